@@ -280,7 +280,7 @@ class _EpisodeLoop:
 
     def _is_stuck(self, page: Page, action: Action) -> bool:
         """Count repetitions of `action`, and return whether they reach the limit."""
-        now = (replace(page, notices=()), action)
+        now = (replace(page, notices=(), may_change=False), action)
         self._num_repeats = self._num_repeats + 1 if self._last == now else 1
         self._last = now
         return self._num_repeats == self._limits.max_repeats

@@ -61,7 +61,9 @@ def _descriptions(page: Page) -> Iterator[str]:
             "width and height; so do double_click, right_click and hover. drag [number] [x%,y%] "
             "[number] [x%,y%] moves from point to point."
         )
-    if not page.nodes:
+    if hovered := [node for node in page.nodes if "hover" in node.states]:
+        yield f"hover [number] shows what only the mouse over {_named(hovered)} makes visible."
+    if page.may_change or not page.nodes:
         yield "wait lets the page go on until it has changed."
 
 
@@ -91,7 +93,7 @@ def patterns(page: Page) -> list[str]:
         ids = _ids(pictures)
         found.append(rf"(?:click|double_click|right_click|hover) {ids} {_POINT}")
         found.append(rf"drag {ids} {_POINT} {ids} {_POINT}")
-    if not page.nodes:
+    if page.may_change or not page.nodes:
         found.append("wait")
     return found
 

@@ -54,6 +54,7 @@ def execute(
         case "hover", int(id):
             place = locate(tab, id, strict=strict, point=action.point)
             tab.page.mouse.move(place["x"], place["y"])
+            tab.script.call_on(id, "noteTooltip")
         case "drag", int(id):
             if secrets:  # what is selected in a field would be dropped elsewhere
                 _reject_field(tab, id)

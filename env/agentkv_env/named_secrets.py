@@ -135,6 +135,7 @@ class NamedSecrets:
             name=mask(node.name),
             value=mask(node.value),
             options=tuple(map(mask, node.options)),
+            reveals=tuple(map(mask, node.reveals)),
         )
 
     def _unknown(self, name: str) -> str:

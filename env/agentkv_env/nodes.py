@@ -139,6 +139,7 @@ def build_nodes(
                 options=tuple(map(clean, node.get("o", ()))),
                 states=tuple(node.get("s", ())),
                 uses=tuple(node.get("u", ())),
+                reveals=tuple(map(clean, node.get("x", ()))),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
             box = _line_box(line, node["b"])

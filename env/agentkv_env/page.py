@@ -8,12 +8,12 @@ Kind = Literal["element", "text", "ocr"]
 STATES = (
     *("checked", "mixed", "pressed", "selected", "current", "disabled", "readonly", "required"),
     *("password", "invalid", "expanded", "collapsed", "covered", "faint"),
-    *("heading", "draggable", "more above", "more below"),
+    *("heading", "draggable", "hover", "more above", "more below"),
 )
 """All states that a node may have.
 
 `mixed` marks a box that is half checked, `faint` an OCR line of low contrast, `heading` an element
-that is the text of a heading."""
+that is the text of a heading, and `hover` one that shows more under the mouse."""
 
 Use = Literal["lines", "format", "several", "area", "drag", "file", "point"]
 """What an element supports beyond its role: a text of several lines, a text with formats, a
@@ -58,6 +58,8 @@ class Node:
     """Some of `STATES`."""
     uses: tuple[Use, ...] = ()
     """Actions beyond VisualWebArena's that it supports; not part of the page's text."""
+    reveals: tuple[str, ...] = ()
+    """Names of what a `hover` shows, on the first of elements that show the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Page:
     """Distance that the page can be scrolled down."""
     notices: tuple[str, ...] = ()
     """Events that no node shows, such as an answered dialog or a refused navigation."""
+    may_change: bool = False
+    """True if the page may still show something by itself, so that a wait is of use."""
     uploads: tuple[str, ...] = ()
     """Names of files that may be uploaded; empty where the page takes none."""
 
@@ -86,4 +90,5 @@ class Page:
 
     def without_uses(self) -> "Page":
         """Return the page as it is for an agent that has only VisualWebArena's actions."""
-        return replace(self, nodes=tuple(replace(node, uses=()) for node in self.nodes), uploads=())
+        nodes = tuple(replace(node, uses=()) for node in self.nodes)
+        return replace(self, nodes=nodes, uploads=(), may_change=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from playwright.sync_api import CDPSession, Error, TimeoutError
@@ -30,34 +31,42 @@ _NODES = {
 }
 
 MIN_REST = 8  # pixels; what is hidden of a frame that scrolls less is padding
-SUMMED = ("covered", "busy", "moving")
+SUMMED = ("covered", "busy", "moving", "mayChange")
 """Numbers of a walk to which frames of other origins add theirs, as they do to `unsent`; see
 walk.js."""
 NUM_HEARD = 2  # looks at a document that ask for listeners; scripts may add some after the first
 
-# Returns the number of the document's elements and the indices of those that listen to presses.
-# Only the page's own world knows its listeners, and the page may have replaced every function
-# there, the console's too: V8 keeps a global of that name. So the answer is a short string. Its
-# indices may be false, but a page can forge no more than with listeners of its own.
+# Returns the number of the document's elements and the indices of those that listen to presses, and
+# of those that listen to the mouse coming, which React keeps in properties of elements. Only the
+# page's own world knows its listeners, and the page may have replaced every function there, the
+# console's too: V8 keeps a global of that name. So the answer is a short string. Its indices may be
+# false, but a page can forge no more than with listeners of its own.
 _HEARD = """(() => {
   const all = Document.prototype.querySelectorAll.call(document, "*");
-  let heard = "";
+  let heard = "", hovered = "";
   for (let index = 0; index < all.length && index < 5000; index++) {
-    const on = getEventListeners(all[index]);
+    const el = all[index], on = getEventListeners(el);
     if (on.click || on.mousedown || on.mouseup || on.pointerdown || on.pointerup || on.dblclick) {
       heard += index + ",";
     }
+    const key = Object.keys(el).find((key) => key.startsWith("__reactProps$"));
+    const props = key ? el[key] : {};
+    if (on.mouseenter || on.mouseover || on.pointerenter || on.pointerover || props.onMouseEnter ||
+        props.onMouseOver || props.onPointerEnter) hovered += index + ",";
   }
-  return (+all.length) + ":" + heard;
+  return (+all.length) + ":" + heard + ":" + hovered;
 })()"""
 HEARING_MS = 500
 """Time limit of that question."""
-MAX_HEARD = 50_000
+MAX_HEARD = 60_000
 """Maximum number of characters of its answer; an honest one is shorter."""
+
+MAX_SHEET = 2_000_000
+"""Maximum number of characters of a style sheet of another origin."""
 
 SCRIPTS = (
     *("dom", "shadows", "geometry", "frames", "generated", "semantics", "options", "gauges"),
-    *("images", "layers", "walk", "validation", "fields", "actions"),
+    *("images", "layers", "late", "hover", "walk", "validation", "fields", "actions"),
 )
 """Files of the folder scripts/, joined in this order into one scope."""
 
@@ -102,6 +111,7 @@ class PageScript:
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._raise_if_gone = raise_if_gone
+        self._channel = token_hex(8)  # name of events that the page does not know
         self._worlds: dict[str, int] = {}  # frame -> execution context
         self._foreign_elements: dict[int, str] = {}  # id -> frame of another origin
         self._foreign_frames: dict[str, _Place] = {}
@@ -136,7 +146,19 @@ class PageScript:
         params = {"frameId": frame, "worldName": WORLD}
         world = int(self._send("Page.createIsolatedWorld", params)["executionContextId"])
         self._worlds[frame] = world
-        return self.evaluate(f"{_source()}\n{expression}", world).get("value")
+        return self.evaluate(f"{_source(self._channel)}\n{expression}", world).get("value")
+
+    @property
+    def timers(self) -> str:
+        """Source of the script that tells ours about timers, for the page's own world."""
+        return f'{_file("timers")}("{self._channel}")'
+
+    def frames_around(self, id: int | None) -> tuple[str, ...]:
+        """Return the main frame, and that of element `id` if it is of another origin."""
+        return tuple(dict.fromkeys((self._main_frame, self._frame_of(id))))
+
+    def _frame_of(self, id: int | None) -> str:
+        return self._foreign_elements.get(id or 0, self._main_frame)
 
     def call_on(self, id: int, function: str, *arguments: object) -> Any:
         """Return the value of a function of our script that takes the element `id`.
@@ -144,7 +166,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, self._main_frame)
+        frame = self._frame_of(id)
         answer = self.call(function, id, *arguments, frame=frame)
         if isinstance(answer, dict) and answer.get("error") == "gone":
             raise ActionFailed(f"there is no element [{id}] on this page")
@@ -159,7 +181,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, self._main_frame)
+        frame = self._frame_of(id)
         around = self._foreign_frames.get(frame)
         found: dict[str, Any] = self.call_on(
             id, "locate", at, under, around.at if around else _WHOLE
@@ -192,7 +214,7 @@ class PageScript:
         Raises:
             ActionFailed: the page has no element with this id.
         """
-        frame = self._foreign_elements.get(id, self._main_frame)
+        frame = self._frame_of(id)
         handle = self.evaluate(f"agentkv.element({id})", self._worlds[frame], by_value=False)
         if "objectId" not in handle:
             raise ActionFailed(f"there is no element [{id}] on this page")
@@ -210,7 +232,9 @@ class PageScript:
         is_new = found["token"] != self._document
         # A page that took all the time would have none left for a second walk.
         if not found["part"]:
-            is_news = self._must_listen(found, is_new=is_new) and self._hear(is_new=is_new)
+            is_news = self._read_sheets(found["sheets"])
+            if self._must_listen(found, is_new=is_new):
+                is_news |= self._hear(is_new=is_new)
             is_news |= self._open_roots(self._main_frame, found, is_new=is_new)
             if is_news:
                 self._read_until = time.monotonic() + READING_S
@@ -280,6 +304,19 @@ class PageScript:
         self._heard = heard
         self._num_heard += 1
         return True
+
+    def _read_sheets(self, addresses: list[str]) -> bool:
+        """Give our script style sheets that only the browser may read; return whether any is."""
+        for address in addresses:
+            asked = {"frameId": self._main_frame, "url": address}
+            try:
+                sheet = self._send("Page.getResourceContent", asked)
+                text = "" if sheet["base64Encoded"] else sheet["content"]
+            except Error as error:
+                self._raise_if_gone(error)
+                text = ""  # it is gone from the browser's memory
+            self.call("readSheet", address, text if len(text) <= MAX_SHEET else "")
+        return bool(addresses)
 
     def _hear(self, *, is_new: bool) -> bool:
         """Tell our script which elements listen to presses; return whether that was news.
@@ -398,8 +435,14 @@ class PageScript:
 
 
 @cache
-def _source() -> str:
-    folder = resources.files("agentkv_env").joinpath("scripts")
-    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+def _file(name: str) -> str:
+    file = resources.files("agentkv_env").joinpath("scripts", f"{name}.js")
+    return file.read_text(encoding="utf-8").rstrip()
+
+
+def _source(channel: str) -> str:
     # If the script runs twice in one world, the second run must keep the ids of the first.
-    return "\n".join(['(() => {\n"use strict";\nif (globalThis.agentkv) return;', *parts, "})();"])
+    head = (
+        f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}";'
+    )
+    return "\n".join([head, *map(_file, SCRIPTS), "})();"])

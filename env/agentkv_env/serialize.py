@@ -38,16 +38,16 @@ _OUR_LINE = re.compile(
 _STATE = rf"(?:{'|'.join(STATES)})"
 _HALF_QUOTED = r'^"(?![^"]*"$)'
 # Patterns of ambiguous strings by position, in the layout "after" ...
-_GROUP = rf"\(\s*(?:options\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
+_GROUP = rf"\(\s*(?:(?:options|hover\s+shows)\b|{_STATE}(?:\s*,\s*{_STATE})*\s*(?:\)|$))"
 _IN_NAME = re.compile(rf"(?:^|\s)=(?:\s|$)|{_GROUP}|{_HALF_QUOTED}")
 _REST_OF_VALUE = r"\(\s*\d+ more characters\s*\)$"
 _IN_VALUE = re.compile(rf"{_GROUP}|{_REST_OF_VALUE}|{_HALF_QUOTED}")
 _IN_OPTION = re.compile(rf"\||^\d+ more$|{_GROUP}|{_HALF_QUOTED}")
 # ... and in the layout "before".
-_PART = rf"(?:(?:value|options)\s*:|@\s*\d|{_STATE}\b)"
+_PART = rf"(?:(?:value|options|hover\s+shows)\s*:|@\s*\d|{_STATE}\b)"
 _IN_NAME_BEFORE = re.compile(rf"'\s+{_PART}")
 _IN_VALUE_BEFORE = re.compile(
-    rf"(?:^|\s)(?:options\s*:|@\s*\d|{_STATE}$)|{_REST_OF_VALUE}|{_HALF_QUOTED}"
+    rf"(?:^|\s)(?:(?:options|hover\s+shows)\s*:|@\s*\d|{_STATE}$)|{_REST_OF_VALUE}|{_HALF_QUOTED}"
 )
 _IN_OPTION_BEFORE = re.compile(rf"\||^\d+ more$|{_IN_VALUE_BEFORE.pattern}")
 _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
@@ -213,9 +213,11 @@ def _render_after(node: Node) -> str:
     if value := _value(node, _IN_VALUE):
         words += ["=", value]
     if node.options:
-        words.append(f"(options: {_options(node, _IN_OPTION)})")
-    if node.states:
-        words.append(f"({', '.join(map(neutralize, node.states))})")
+        words.append(f"(options: {_names(node.options, _IN_OPTION)})")
+    if node.reveals:
+        words.append(f"(hover shows: {_names(node.reveals, _IN_OPTION)})")
+    if states := _states(node):
+        words.append(f"({', '.join(states)})")
     if node.id is not None:
         words.append(f"[{node.id}]")
     return " ".join(word for word in words if word)
@@ -238,8 +240,10 @@ def _render_before(node: Node) -> str:
     if value := _value(node, _IN_VALUE_BEFORE):
         words.append(f"value: {value}")
     if node.options:
-        words.append(f"options: {_options(node, _IN_OPTION_BEFORE)}")
-    return " ".join([*words, *map(neutralize, node.states)])
+        words.append(f"options: {_names(node.options, _IN_OPTION_BEFORE)}")
+    if node.reveals:
+        words.append(f"hover shows: {_names(node.reveals, _IN_OPTION_BEFORE)}")
+    return " ".join([*words, *_states(node)])
 
 
 def _value(node: Node, ambiguous: re.Pattern[str]) -> str:
@@ -249,9 +253,13 @@ def _value(node: Node, ambiguous: re.Pattern[str]) -> str:
     return f"{shown} ... ({rest} more characters)" if rest > 0 else shown
 
 
-def _options(node: Node, ambiguous: re.Pattern[str]) -> str:
-    shown = [_quote_if_ambiguous(option, ambiguous) for option in node.options[:MAX_OPTIONS]]
-    rest = len(node.options) - len(shown)
+def _states(node: Node) -> list[str]:
+    return [neutralize(each) for each in node.states if each != "hover" or not node.reveals]
+
+
+def _names(names: Sequence[str], ambiguous: re.Pattern[str]) -> str:
+    shown = [_quote_if_ambiguous(name, ambiguous) for name in names[:MAX_OPTIONS]]
+    rest = len(names) - len(shown)
     return " | ".join(shown + ([f"{rest} more"] if rest else []))
 
 

@@ -31,6 +31,7 @@ from agentkv_env.watchdog import Watchdog
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
 MAX_MESSAGE = 120  # characters of a field's message
+_ONLY_LOOKING = {"scroll", "hover", "select_text", "new_tab", "tab_focus", "close_tab"}
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
@@ -112,6 +113,9 @@ class Session:
         * New windows show an empty document until all their hops are checked.
         * Shared workers are paused until the end of the session.
         * RTCPeerConnection, navigator.serviceWorker and prefetch rules are removed from documents.
+
+        Timers of documents pass through functions of ours, which see when an action is over. A
+        document keeps them until it is left.
 
         Not covered: running workers and open connections, references to the removed APIs that a
         document kept, and prefetch rules that a script puts into a shadow tree. Use
@@ -221,6 +225,8 @@ class Session:
             pixels_above=found["above"],
             pixels_below=found["below"],
             notices=self._take_notices(),
+            may_change=not nodes
+            or bool(found["mayChange"] or found["moving"] or tab.num_unanswered),
             uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
         )
         return self.secrets.hide(page)
@@ -257,6 +263,7 @@ class Session:
                     self._filter.notices.append(
                         f"{found['moving']} elements and texts of the page are still moving"
                     )
+                self._filter.notices += [f"shown for a moment: {text}" for text in found["flashes"]]
                 if num := tab.num_unanswered:
                     requests = "1 request has" if num == 1 else f"{num} requests have"
                     self._filter.notices.append(
@@ -276,7 +283,7 @@ class Session:
         tab = self._tabs.current
         shown = self._may_show(tab.page.url)
         return {
-            **{"nodes": [], "token": "", "above": 0, "below": 0},
+            **{"nodes": [], "token": "", "above": 0, "below": 0, "mayChange": 0, "moving": 0},
             "url": tab.page.url if shown else "",
             "title": tab.title if shown else "",
         }
@@ -362,12 +369,17 @@ class Session:
                 with tab.guard():
                     self._goto(url)
                     tab.wait_idle()
+                    if not self._strict:
+                        tab.wait_late()
                     tab.read_title()
             if len(urls) > 1:
                 self._tabs.focus(len(self._tabs.all) - len(urls))
 
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
+
+        Unless the session is strict, timers that the action armed and movements of text that it
+        began count as its effect, for at most `tab.LATE_S` seconds.
 
         Elements are pressed in the middle of their first visible rectangle, or at the action's
         point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
@@ -397,11 +409,17 @@ class Session:
                 try:
                     if tab.is_leaving:
                         tab.wait_idle(first_frame=False)
+                    watches = action.kind != "wait" and not self._strict
+                    if watches:
+                        changes = action.kind not in _ONLY_LOOKING
+                        tab.begin_action(action.element_id, changes=changes)
                     check = self._execute(action)
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
                     if check is not None and (notice := check(False)):
                         self._filter.notices.append(notice)
+                    if watches:
+                        self._tabs.current.wait_late()
                 except Error as error:
                     tab.raise_if_gone(error)
                     message = error.message.splitlines()[0]

@@ -20,6 +20,7 @@ from agentkv_env.watchdog import Watchdog
 AFTER_FRAME_MS = 20  # after a frame, until the browser has reported what the page requested in it
 
 SETTLE_S = 5.0  # longest wait for a change of the page
+LATE_S = 1.5  # longest wait for what an action may still show; searches wait for 0.3 to 1 s
 CHOOSER_S = 3.0  # longest wait for a file chooser after a press
 
 _POLICY_WORLD = "agentkv policy"
@@ -95,6 +96,7 @@ class Tab:
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._crashed = False
+        self._watched_element: int | None = None  # that the last action was on
         self._awaits_reload = False  # True while an empty document replaces the held one
         page.on("crash", self._on_crash)
         self._loading = Loading(page)
@@ -117,13 +119,14 @@ class Tab:
             self._cdp.on("Fetch.requestPaused", self._on_paused)
             self._cdp.send("Page.enable")
             request_filter.intercept(self._cdp)
+            self._run_in_page(self.script.timers)
             if request_filter.policy:
                 source = {
                     "source": f"({_APPLY_POLICY})({json.dumps(request_filter.policy)})",
                     "worldName": _POLICY_WORLD,
                 }
                 self._cdp.send("Page.addScriptToEvaluateOnNewDocument", source)
-                self._cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": _REMOVE_APIS})
+                self._run_in_page(_REMOVE_APIS)
                 self._cdp.send("Page.setPrerenderingAllowed", {"isAllowed": False})
                 self._apply_policy(tree)
             self._reload_held(page.url)
@@ -159,14 +162,20 @@ class Tab:
             self._awaits_reload = False
             self._reload_held(event["frame"]["url"])
 
+    def _run_in_page(self, source: str) -> None:
+        """Run a script in the page's own world, now and at the beginning of every document."""
+        self._cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+        try:
+            self._cdp.send("Runtime.evaluate", {"expression": source})
+        except Error:
+            pass  # the page is loading another document
+
     def _apply_policy(self, tree: dict[str, Any]) -> None:
         """Apply the filter's policy to the documents that are already loaded."""
         asked = {"frameId": tree["frame"]["id"], "worldName": _POLICY_WORLD}
         try:
             world = int(self._cdp.send("Page.createIsolatedWorld", asked)["executionContextId"])
             self.script.evaluate(f"({_APPLY_POLICY})({json.dumps(self._filter.policy)})", world)
-            if not tree["frame"].get("parentId"):
-                self._cdp.send("Runtime.evaluate", {"expression": _REMOVE_APIS})
         except Error:
             pass  # the frame is loading another document, or belongs to another process
         for child in tree.get("childFrames", ()):
@@ -249,12 +258,14 @@ class Tab:
         awaited. Their results may make the page react again, so it gets another frame after each
         wait, until there is nothing to wait for.
         """
-        started_at = time.monotonic()
+        self._wait_idle(time.monotonic(), first_frame=first_frame)
+
+    def _wait_idle(self, started_at: float, *, first_frame: bool, after_ms: int = 0) -> None:
         while self._awaits_reload and time.monotonic() < started_at + NAVIGATION_START_S:
             self.page.wait_for_timeout(POLL_MS)
         self._awaits_reload = False
         if first_frame:
-            self._wait_frame(started_at)
+            self._wait_frame(started_at, after_ms)
         while self._loading.wait(
             started_at, timeout_s=self._timeout_s, on_wait=self._watchdog.restart
         ):
@@ -262,11 +273,11 @@ class Tab:
                 return  # the page reloads itself repeatedly
             self._wait_frame(time.monotonic())
 
-    def _wait_frame(self, asked_at: float) -> None:
+    def _wait_frame(self, asked_at: float, after_ms: int = 0) -> None:
         try:
             self.page.wait_for_timeout(1)  # receive events first: the page may be leaving
             if not self._loading.is_leaving:
-                self.script.call("nextFrame")
+                self.script.call("nextFrame", after_ms)
             self.page.wait_for_timeout(AFTER_FRAME_MS)
         except StillLoading:
             pass  # the next reading reports it
@@ -274,10 +285,60 @@ class Tab:
             self.raise_if_gone(error)
             self._loading.expect_navigation(asked_at)
 
+    def begin_action(
+        self, id: int | None = None, *, changes: bool = True, again: bool = False
+    ) -> None:
+        """Watch from now on what an action, on element `id`, causes; with `again`, go on with it.
+
+        With `changes`, it is an action that scripts answer with a change as a rule.
+        """
+        self._watched_element = id
+        self._call_around("beginAction", changes, again)
+
+    def wait_late(self, limit_s: float = LATE_S) -> bool:
+        """Wait for what the last action may still show, as far as known; return whether it waited.
+
+        Timers that the action armed, requests that they make and movements of text count, up to
+        `limit_s` seconds; requests then get what `wait_idle` gives them. What was already running
+        when the action began does not count. A new document counts while it says that it loads.
+        """
+        started_at = time.monotonic()
+        has_waited = False
+        while True:
+            left_ms = round(1000 * max(0.0, started_at + limit_s - time.monotonic()))
+            due_ms = min(filter(None, self._call_around("due", left_ms)), default=0)
+            if not due_ms:
+                return has_waited
+            has_waited = True
+            self._wait_idle(started_at, first_frame=True, after_ms=due_ms)
+
+    def _call_around(self, function: str, *arguments: object) -> list[Any]:
+        """Return what a function says in the frames of the last action.
+
+        Frames that are gone are not asked, nor is a page that is being left.
+        """
+        said = []
+        for frame in self.script.frames_around(self._watched_element):
+            try:
+                if not self._loading.is_leaving:
+                    said.append(self.script.call(function, *arguments, frame=frame))
+            except StillLoading:
+                pass
+            except Error as error:
+                self.raise_if_gone(error)
+        return said
+
     def wait_settled(self) -> None:
-        """Wait until the page has changed and is quiet again, at most `SETTLE_S` seconds."""
+        """Wait for what the action before may still show, or else for a change of the page.
+
+        Lasts until it has come or the page is quiet again, at most `SETTLE_S` seconds.
+        """
+        limit_s = min(SETTLE_S, self._timeout_s)
+        self.begin_action(self._watched_element, again=True)
+        if self.wait_late(limit_s):
+            return
         try:
-            self.script.call("settled", 1000 * min(SETTLE_S, self._timeout_s))
+            self.script.call("settled", 1000 * limit_s)
         except StillLoading:
             pass
         except Error as error:

@@ -65,6 +65,8 @@ class Pages:
                     "Content-Disposition": "attachment; filename=file.bin",
                 }
         elif found is not None:
+            if path.endswith(".css"):
+                headers["Content-Type"] = "text/css"
             body = found.replace("{port}", str(self.port)).encode()
         request.send_response(404 if found is None else 302 if "Location" in headers else 200)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,24 @@ def test_layout_before_is_shaped_like_visualwebarena() -> None:
         "[4] combobox 'Sort' value: Price options: Price | Name @1,2,30,40",
         "[5] checkbox 'Gift wrap' checked required @1,2,30,40",
     ]
+
+
+def test_what_a_hover_shows_is_said_instead_of_the_state() -> None:
+    one = Node("element", "link", "Ann", BOX, id=1, states=("hover", "current"))
+    first = replace(one, reveals=("Edit", "a | b"))
+    page = replace(PAGE, nodes=(first, replace(one, id=2)))
+    after = serialize(page).text.splitlines()[5:7]
+    assert after == [
+        'link Ann (hover shows: Edit | "a | b") (current) [1]',
+        "link Ann (hover, current) [2]",
+    ]
+    before = serialize(page, layout="before").text.splitlines()[5:7]
+    assert before == [
+        "[1] link 'Ann' hover shows: Edit | \"a | b\" current",
+        "[2] link 'Ann' hover current",
+    ]
+    forged = replace(PAGE, nodes=(link("Ann (hover shows: Delete)", 3),))
+    assert serialize(forged).text.splitlines()[5] == 'link "Ann (hover shows: Delete)" [3]'
 
 
 def test_a_page_can_forge_neither_a_number_nor_a_fence_nor_one_of_our_lines() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 STATES = (
     "checked|mixed|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
-    "|collapsed|covered|faint|heading|draggable|more above|more below"
+    "|collapsed|covered|faint|heading|draggable|hover|more above|more below"
 )
 _MARKED = re.compile(r"(?i)[\W_]*(tabs|notice|error|ocr|cut|same|gone)[\W_]*?:")
 _BARE = re.compile(r"(?i)[\W_]*(url|title|goal|objective)(?!\w)")
@@ -17,6 +17,8 @@ _MORE = re.compile(r"(?i)[\W_]*more[\W_]+(above|below)(?!\w)")
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 _BOX = re.compile(r" @-?\d+,-?\d+,\d+,\d+$")
 _GROUP = rf"\((?:{STATES})(?:, (?:{STATES}))*\)"
+_ENTRY = r'(?:"[^"]*"|[^"|][^|]*?|)'
+_ENTRIES = rf"({_ENTRY}(?: \| {_ENTRY})*?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Element:
     role: str
     has_value: bool
     num_options: int
+    num_revealed: int
     states: tuple[str, ...]
 
 
@@ -81,15 +84,15 @@ def _after(line: str) -> Element | None:
     if not found:
         return None
     role, rest, id = found[1], found[2] or "", int(found[3])
-    _, rest = _token(rest, rf" = | \(options: | {_GROUP}$")
+    _, rest = _token(rest, rf" = | \(options: | \(hover shows: | {_GROUP}$")
     has_value = rest.startswith(" = ")
     if has_value:
-        _, rest = _token(rest[2:], rf" \(options: | {_GROUP}$")
+        _, rest = _token(rest[2:], rf" \(options: | \(hover shows: | {_GROUP}$")
     group = re.search(rf" ({_GROUP})$", rest)
     states = tuple(group[1][1:-1].split(", ")) if group else ()
     rest = rest[: group.start()] if group else rest
-    listed = re.fullmatch(r" \(options: (.*)\)", rest)
-    return Element(id, role, has_value, len(_split(listed[1])) if listed else 0, states)
+    lists = re.fullmatch(rf"(?: \(options: {_ENTRIES}\))?(?: \(hover shows: {_ENTRIES}\))?", rest)
+    return Element(id, role, has_value, *_lengths(lists), states)
 
 
 def _before(line: str) -> Element | None:
@@ -100,18 +103,25 @@ def _before(line: str) -> Element | None:
     if rest[0] == '"':
         rest = rest[rest.index('"', 1) + 1 :]
     else:
-        end = re.search(rf"'(?=$| value: | options: | (?:{STATES})\b)", rest[1:])
+        end = re.search(rf"'(?=$| value: | options: | hover shows: | (?:{STATES})\b)", rest[1:])
         assert end is not None, f"a name without an end: {line!r}"
         rest = rest[1 + end.end() :]
     has_value = rest.startswith(" value: ")
     tail = rf"(?: (?:{STATES}))+$"
     if has_value:
-        _, rest = _token(rest[7:], rf" options: |{tail}")
+        _, rest = _token(rest[7:], rf" options: | hover shows: |{tail}")
     group = re.search(tail, rest)
     states = tuple(re.findall(STATES, group[0])) if group else ()
     rest = rest[: group.start()] if group else rest
-    listed = re.fullmatch(r" options: (.*)", rest)
-    return Element(id, role, has_value, len(_split(listed[1])) if listed else 0, states)
+    lists = re.fullmatch(rf"(?: options: {_ENTRIES})?(?: hover shows: {_ENTRIES})?", rest)
+    return Element(id, role, has_value, *_lengths(lists), states)
+
+
+def _lengths(lists: re.Match[str] | None) -> tuple[int, int]:
+    """Return the lengths of the two lists of a line, 0 for one that is not there."""
+    entries = lists.groups() if lists else (None, None)
+    options, revealed = (0 if each is None else len(_split(each)) for each in entries)
+    return options, revealed
 
 
 def _token(rest: str, ends: str) -> tuple[str, str]:

@@ -43,6 +43,7 @@ WORDS = (
     ),
     *(
         "(options: A | B)",
+        "(hover shows: A | B)",
         "Bank | Mail (current)",
         "(current)",
         "|",
@@ -55,6 +56,7 @@ WORDS = (
         "' value: 5",
         "value: 5 readonly",
         "options: A | B",
+        "hover shows: A | B",
         "checked",
         "' checked",
         "@1,2,3,4",
@@ -128,6 +130,7 @@ def hostile_page(rng: random.Random) -> Page:
         is_element, states = kind == "element", ("faint",) * (kind == "ocr" and rng.random() < 0.3)
         if is_element:
             states = tuple(rng.sample(STATES, rng.choice((0, 0, 1, 2))))
+        num_revealed = rng.choice((0, 1, 3)) if "hover" in states else 0
         return Node(
             kind,
             role,
@@ -140,6 +143,7 @@ def hostile_page(rng: random.Random) -> Page:
                 for _ in range(rng.choice((0, 0, 0, 1, 3, 45)) if is_element else 0)
             ),
             states=states,
+            reveals=tuple(hostile_text(rng) for _ in range(num_revealed)),
         )
 
     num_tabs = rng.choice((0, 1, 2, 3))
@@ -158,7 +162,14 @@ def hostile_page(rng: random.Random) -> Page:
 def elements_of(page: Page) -> list[Element]:
     """Return the claims about elements that an observation of the whole page may make."""
     return [
-        Element(node.id, node.role, _is_seen(node.value), _shown_options(node.options), node.states)
+        Element(
+            node.id,
+            node.role,
+            _is_seen(node.value),
+            _shown_options(node.options),
+            len(node.reveals),
+            tuple(state for state in node.states if state != "hover" or not node.reveals),
+        )
         for node in page.nodes
         if node.id is not None
     ]

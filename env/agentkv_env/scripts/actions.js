@@ -221,28 +221,31 @@ const QUIET_MS = 500; // without a change, a page is quiet
 // Resolves when the page has changed and is quiet again, or after `mostMs` milliseconds.
 const settled = (mostMs) => new Promise((done) => {
   let timer = 0;
-  const finish = () => { observer.disconnect(); done(true); };
-  const observer = new MutationObserver(() => {
+  isActing = true; // what changes now is not the page's own motion
+  const finish = () => {
+    note(observer.takeRecords());
+    isActing = false;
+    changed.disconnect();
+    done(true);
+  };
+  const changed = new MutationObserver((records) => {
+    if (records.every(({ target }) => restless.has(target))) return;
     clearTimeout(timer);
     timer = setTimeout(finish, QUIET_MS);
   });
-  const observed = (doc) => {
-    observer.observe(doc, { subtree: true, childList: true, characterData: true, attributes: true });
-    for (const frame of rootElementOf(doc) ? queryAllIn(rootElementOf(doc), "iframe,frame") : []) {
-      let inner = null;
-      try { inner = frame.contentDocument; } catch { inner = null; } // of another origin
-      if (inner) observed(inner);
-    }
-  };
-  observed(document);
+  const all = { subtree: true, childList: true, characterData: true, attributes: true };
+  for (const doc of documentsOf(document)) changed.observe(doc, all);
   setTimeout(finish, mostMs);
 });
 
-// Resolves after one animation frame and one task, in which the page can react.
-const nextFrame = () => Promise.race([
-  new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
-  new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
-]);
+// Resolves after `ms` milliseconds, one animation frame and one task, in which the page can react.
+const nextFrame = async (ms = 0) => {
+  if (ms) await new Promise((done) => setTimeout(done, ms));
+  return Promise.race([
+    new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0))),
+    new Promise((done) => setTimeout(done, 50)), // a background tab draws no frames
+  ]);
+};
 
 // Resolves when a whole frame has been drawn.
 const drawn = () => Promise.race([
@@ -252,5 +255,6 @@ const drawn = () => Promise.race([
 
 globalThis.agentkv = { walk, hear, hosts, adopt, nextFrame, locate, through, focus, held, selectOptions,
   selectedOptions, setValue, sequence, enterPart, slider, scroll, pixels, drawn, isAimedAt, origins,
-  insertSecret, insertSecretPart, placeCursor, selectText, scrollArea, settled, element: find,
+  insertSecret, insertSecretPart, placeCursor, selectText, scrollArea, settled, beginAction, due,
+  noteTooltip, readSheet, element: find,
   frame: (index) => frames[index], title: () => titleOf(document).slice(0, MAX_TEXT) };

@@ -50,20 +50,22 @@ const PARTS = "h1,h2,h3,h4,h5,h6,p,form,label,table,ul,ol,section,article,header
 
 let pressListeners = new WeakSet(); // elements that listen to presses, ...
 let aroundListeners = new WeakSet(); // ... and the elements around them
+let hoverListeners = new WeakSet(); // elements that listen to the mouse coming
 
-// Remembers which elements listen to presses: "number of elements:index,index,". The page's own world
-// says so, so the text may be anything. Returns whether one was unknown; if so, `anew` forgets the ids
-// of elements.
+// Remembers which elements listen to presses and to the mouse coming: "number of
+// elements:index,index,:index,". The page's own world says so, so the text may be anything. Returns
+// whether one was unknown; if so, `anew` forgets the ids of elements.
 function hear(said, anew) {
-  const all = queryAllInDocument(document, "*"), [size, indices] = said.split(":");
-  if (Number(size) !== all.length || indices === undefined) return false;
-  const before = pressListeners;
+  const all = queryAllInDocument(document, "*"), [size, presses, hovers] = said.split(":");
+  if (Number(size) !== all.length || hovers === undefined) return false;
+  const listed = (indices) => indices.split(",").map((index) => index && all[Number(index)]).filter((el) => el);
+  const before = pressListeners, hoveredBefore = hoverListeners;
   let isNew = false;
   pressListeners = new WeakSet();
   aroundListeners = new WeakSet();
-  for (const index of indices.split(",")) {
-    const el = index && all[Number(index)];
-    if (!el) continue;
+  hoverListeners = new WeakSet(listed(hovers));
+  isNew = listed(hovers).some((el) => !hoveredBefore.has(el));
+  for (const el of listed(presses)) {
     pressListeners.add(el);
     isNew ||= !before.has(el);
     for (let node = parentOf(el); node && !aroundListeners.has(node); node = parentOf(node)) {

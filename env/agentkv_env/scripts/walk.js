@@ -12,7 +12,7 @@ const WORD = /[\p{L}\p{N}]+/gu;
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
-// width, height), i id, v value, o options, s states, u uses, p and h number and hash of a picture, q 1 for
+// width, height), i id, v value, o options, s states, u uses, x what hovering reveals, p and h number and hash of a picture, q 1 for
 // a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
 // part.
 //
@@ -21,9 +21,14 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 // after `mostMs` milliseconds or `MAX_NODES` nodes; `part` is then true. `early` is true if nothing
 // has arrived of a document that is still being parsed. `covered` is the number of nodes left out
 // because an open dialog covers them, `moving` the number of those that an animation moves; `busy` is
-// true if a visible part says that it is loading. `unsent`: see `takeUnsent`. `hosts` is the number of
-// elements that may have a closed shadow root (shadows.js).
+// true if a visible part says that it is loading. `unsent`: see `takeUnsent`. `flashes` are texts that
+// were shown for a moment; `mayChange` is true if something may still come; `sheets` are style sheets
+// that `readSheet` should get. `hosts` is the number of elements that may have a closed shadow root
+// (shadows.js).
 function walk(firstId, expected, at, view, mostMs) {
+  watch();
+  findRevealed();
+  const said = new Set(); // what elements reveal, in words
   const out = [], sources = []; // nodes, and the element that each is of
   let numRead = 0; // nodes and pieces of text
   const put = (node, source) => { out.push(node); sources.push(source); numRead++; };
@@ -167,7 +172,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (isDrawn) drawn(generatedWords(el, "::before"), el, box);
     for (const node of childrenOf(el)) {
       if (nodeTypeOf(node) === 3) text(node, s);
-      else if (nodeTypeOf(node) === 1) element(node, s);
+      else if (nodeTypeOf(node) === 1) part(node, s);
     }
     if (isDrawn) drawn(generatedWords(el, "::after"), el, box);
   }
@@ -181,6 +186,29 @@ function walk(firstId, expected, at, view, mostMs) {
     generatedBox ||= box;
     pendingSource ||= el;
     if (found.isBlock) endLine();
+  }
+
+  // What reveals something under the mouse has a number: that of the first element in it, or its own.
+  function part(el, s) {
+    const names = revealed.get(el);
+    if (!names) { element(el, s); return; }
+    flush();
+    const start = out.length;
+    element(el, s);
+    flush();
+    const inside = out.slice(start).filter((node) => node.k !== "frame" && node.r !== "area");
+    const node = inside.find((each) => each.i && !each.s?.includes("covered")) || inside[0];
+    if (!node) return;
+    if (!node.i) {
+      const source = sources[out.indexOf(node)]; // the mouse goes to what can be seen
+      const aim = cellsOf(source).find((cell) => !isHidden(cell)) || source;
+      Object.assign(node, { k: "element", i: idOf(aim) });
+      if (node.r === "text" || node.r === "code") node.r = "item";
+    }
+    const words = names.join("|");
+    node.s = [...(node.s || []), "hover"];
+    if (names.length && !said.has(words)) node.x = names; // once for all alike
+    said.add(words);
   }
 
   function frame(el, s) {
@@ -271,7 +299,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (style.display !== "contents" && !isVisible(el)) return;
     const isControl = CONTROLS.has(tag);
     const custom = isControl && ["checkbox", "radio", "file"].includes(el.type);
-    if (style.opacity === "0" && !custom) return;
+    if (style.opacity === "0" && !custom && !selfRevealed.has(el)) return;
     const position = style.position;
     const clip = position === "fixed" ? s.window : position === "absolute" ? s.absolute : s.clip;
     s = { ...s, depth: s.depth + 1, clip, hidden: style.visibility !== "visible",
@@ -383,7 +411,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const layered = underModal(...withoutTwins(out, sources), at, view);
   return JSON.stringify({ token, url: location.href, title: titleOf(document).slice(0, MAX_TEXT),
     nodes: layered.nodes, covered: layered.covered, busy: isBusy(at, view), moving: countMoving(sources),
-    unsent: takeUnsent(),
+    flashes: takeFlashes(), mayChange: mayChange(), unsent: takeUnsent(), sheets: foreignAddresses(),
     nextId, scripted: Boolean(root && queryIn(root, "script")),
     size: queryAllInDocument(document, "*").length, part: isPart || isOverdue(),
     hosts: suspects.length + others.length,

@@ -90,6 +90,21 @@ def test_only_what_a_page_has_a_use_for_is_described() -> None:
     assert describe(replace(PAGE, nodes=disabled)) == ""
 
 
+def test_a_wait_is_admitted_and_described_where_something_may_still_come(
+    grammar: Grammar, plain_tokenizer: Tokenizer
+) -> None:
+    page = replace(PAGE, may_change=True)
+    assert accepts(grammar, plain_tokenizer, page, "wait")
+    assert describe(page) == f"{describe(PAGE)}wait lets the page go on until it has changed.\n"
+    assert not accepts(grammar, plain_tokenizer, page.without_uses(), "wait")
+
+
+def test_a_hover_is_described_where_it_shows_more() -> None:
+    nodes = (replace(PAGE.nodes[7], states=("hover",)),)
+    (line,) = describe(replace(PAGE, nodes=nodes)).splitlines()
+    assert line.startswith("hover [number] shows") and "[8]" in line
+
+
 def test_every_action_in_a_description_is_one_of_the_language() -> None:
     words = {word for line in describe(PAGE).split() for word in [line.strip(".;,")]}
     assert words >= {*FURTHER_KINDS} - {"wait"}
