@@ -8,6 +8,7 @@ from agentkv_env.actions import Action, Point
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
 from agentkv_env.named_secrets import NamedSecrets, names_in
+from agentkv_env.page_dialogs import LAST_STEP, DialogOpened
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
@@ -44,6 +45,7 @@ def execute(
 
     Raises:
         ActionFailed: the action could not be executed; the message is for the model.
+        DialogOpened: a dialog of the page opened before the action's last step.
     """
     match action.kind, action.element_id:
         case "press", _:
@@ -56,14 +58,16 @@ def execute(
         case "scroll", int(id):
             _scroll_area(tab, id, action)
         case "wait", _:
-            tab.wait_settled()
+            with LAST_STEP:
+                tab.wait_settled()
         case "select_text", _:
             _select_text(tab, action)
         case "click" | "double_click" | "right_click", int(id):
             _click(tab, id, action, strict=strict)
         case "hover", int(id):
             place = _locate(tab, id, strict=strict, point=action.point)
-            tab.page.mouse.move(place["x"], place["y"])
+            with LAST_STEP:
+                tab.page.mouse.move(place["x"], place["y"])
         case "drag", int(id):
             if secrets:  # what is selected in a field would be dropped elsewhere
                 _reject_field(tab, id)
@@ -89,12 +93,13 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         if place["disabled"]:
             raise ActionFailed(f"{_describe(place, id)} is disabled")
         place = _hover(tab, id, place, action.point)
-    tab.page.mouse.click(
-        place["x"],
-        place["y"],
-        button="right" if action.kind == "right_click" else "left",
-        click_count=2 if action.kind == "double_click" else 1,
-    )
+    with LAST_STEP:
+        tab.page.mouse.click(
+            place["x"],
+            place["y"],
+            button="right" if action.kind == "right_click" else "left",
+            click_count=2 if action.kind == "double_click" else 1,
+        )
 
 
 def _hover(tab: Tab, id: int, place: dict[str, Any], point: Point | None) -> dict[str, Any]:
@@ -136,7 +141,12 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         end = _locate(tab, target_id, strict=True, point=target_point, under=True)
         mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
         tab.script.call("nextFrame")
-    finally:
+    except DialogOpened:
+        raise  # the page takes no release now
+    except BaseException:
+        mouse.up()
+        raise
+    with LAST_STEP:
         mouse.up()
 
 
@@ -184,7 +194,8 @@ def _type(
         else:
             _replace(tab, id, text, place)
     if action.enter:
-        tab.page.keyboard.press("Enter")
+        with LAST_STEP:
+            tab.page.keyboard.press("Enter")
 
 
 def _require_secret_field(place: dict[str, Any], id: int) -> None:
@@ -283,7 +294,9 @@ def _choose(tab: Tab, id: int, labels: tuple[str, ...]) -> None:
 
 
 def _select_options(tab: Tab, id: int, labels: tuple[str, ...]) -> None:
-    answer = tab.script.call_on(id, "selectOptions", labels)
+    answer: dict[str, Any] = {}
+    with LAST_STEP:
+        answer = tab.script.call_on(id, "selectOptions", labels)
     if "missing" in answer:
         known = " | ".join(map(quote, answer["known"][:40]))
         raise ActionFailed(f"[{id}] has no option {answer['missing']!r}; it has: {known}")
@@ -321,7 +334,8 @@ def _clear(tab: Tab, id: int, *, strict: bool) -> None:
 
 def _press(tab: Tab, key: str, *, strict: bool) -> None:
     try:
-        tab.page.keyboard.press(normalize(key, strict=strict))
+        with LAST_STEP:
+            tab.page.keyboard.press(normalize(key, strict=strict))
     except Error as error:
         if "Unknown key" not in error.message:
             raise

@@ -18,6 +18,7 @@ from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
+from agentkv_env.page_dialogs import LAST_STEP, DialogOpened, Dialogs, PageDialogs
 from agentkv_env.proxy import Proxy
 from agentkv_env.request_filter import RequestFilter
 from agentkv_env.sanitize import clean
@@ -28,6 +29,7 @@ from agentkv_env.uploads import Uploads
 from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
+_DIALOG = "a dialog of the page is open; all else waits until it is answered"
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
 MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
@@ -52,6 +54,7 @@ class Session:
         proxy: Proxy | None,
         uploads: Uploads,
         secrets: Mapping[str, Secret],
+        dialogs: Dialogs,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
@@ -72,11 +75,27 @@ class Session:
         self._context = page.context
         self._reported_no_ocr = False
         self._start_url = ""
+        self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
         self._closed = False
         self._filter = RequestFilter(self._context, allow, proxy=proxy)
-        self._tabs = Tabs(page, request_filter=self._filter, watchdog=watchdog, timeout_s=timeout_s)
+        self._dialogs = PageDialogs(
+            self._context,
+            dialogs=dialogs,
+            strict=strict,
+            owns_context=proxy is not None,
+            may_show=self._may_show,
+            notices=self._filter.notices,
+        )
+        self._tabs = Tabs(
+            page,
+            request_filter=self._filter,
+            dialogs=self._dialogs,
+            watchdog=watchdog,
+            timeout_s=timeout_s,
+        )
         with self._tabs.current.guard():
             self._filter.install()
+            self._dialogs.install()
         if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
             self._context.add_init_script(POPUP_BLOCKER)
@@ -93,6 +112,7 @@ class Session:
         timeout_s: float = 5.0,
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
+        dialogs: Dialogs = "ask",
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -117,11 +137,13 @@ class Session:
 
         Args:
             page: a page of Playwright's synchronous API in Chromium.
-            hosts, addresses, ocr, strict, timeout_s, files, secrets: see `Browser.session`.
+            hosts, addresses, ocr, strict, timeout_s, files, secrets, dialogs: see
+                `Browser.session`. Handlers of the caller's that answer a dialog come first.
 
         Raises:
             TypeError: `page` is no such page.
-            ValueError: a path of `files` does not exist, or a secret has no proper name.
+            ValueError: a path of `files` does not exist, a secret has no proper name, or `dialogs`
+                has another value.
             PageError: a ValueError; the page is closed, or shows a file, which no host serves.
         """
         require_chromium_page(page)
@@ -146,11 +168,12 @@ class Session:
             proxy=None,
             uploads=Uploads(files),
             secrets=secrets or {},
+            dialogs=dialogs,
         )
 
     @property
     def page(self) -> PlaywrightPage:
-        """The Playwright page of the current tab."""
+        """The Playwright page of the current tab; it answers no call while a dialog is open."""
         return self._tabs.current.page
 
     @property
@@ -163,18 +186,51 @@ class Session:
 
         The page's `notices` report events since the last observation that no node shows. A page
         that cannot be read, because it is still loading or changes too fast, has no nodes and a
-        notice with the reason.
+        notice with the reason. While a dialog of the page is open, only the dialog is read.
 
         Raises:
             BrowserGone: the page crashed or did not answer.
         """
         with timed(self._stopwatch, "browser"):
-            for _ in self._tabs.all:
+            if not self._dialogs.is_open:
                 try:
-                    return self._observe_current()
-                except TabClosed:
-                    pass  # now another tab is current
-            return self._observe_current()
+                    with self._dialogs.asking():
+                        page = self._observe_open()
+                    self._dialogs.forget_row()
+                    self._seen = (self._tabs.current, page)
+                    return page
+                except DialogOpened:
+                    pass
+            return self._observe_dialog()
+
+    def _observe_open(self) -> Page:
+        for _ in self._tabs.all:
+            try:
+                return self._observe_current()
+            except TabClosed:
+                pass  # now another tab is current
+        return self._observe_current()
+
+    def _observe_dialog(self) -> Page:
+        tab = self._tabs.current
+        of_page = self._dialogs.page
+        url = clean(self._addresses.to_public(tab.page.url if of_page is None else of_page.url))
+        behind = None
+        if self._seen is not None and self._seen[0] is tab and self._seen[1].url == url:
+            behind = self._seen[1]
+        self._filter.notices.append(_DIALOG)
+        page = Page(
+            url=url,
+            title=tab.title,
+            nodes=self._dialogs.show(tab.script.take_numbers, behind),
+            tabs=tuple(map(self._name_of, self._tabs.all)),
+            tab=self._tabs.all.index(tab),
+            notices=self._take_notices(),
+        )
+        return self.secrets.hide(page)
+
+    def _name_of(self, tab: Tab) -> str:
+        return tab.title or clean(self._addresses.to_public(tab.page.url))
 
     def _observe_current(self) -> Page:
         self._recover_closed_tab()
@@ -212,9 +268,7 @@ class Session:
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
             nodes=nodes,
-            tabs=tuple(
-                each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
-            ),
+            tabs=tuple(map(self._name_of, tabs)),
             tab=tabs.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
@@ -336,31 +390,48 @@ class Session:
         Raises:
             BrowserGone: the page crashed or did not answer.
         """
+        if self._dialogs.is_open:
+            return b""  # the page would not answer
         try:
-            with timed(self._stopwatch, "screenshots"), self._tabs.current.guard():
+            with (
+                timed(self._stopwatch, "screenshots"),
+                self._dialogs.asking(),
+                self._tabs.current.guard(),
+            ):
                 self._leave_disallowed_pages()
                 return self._screenshot(self._tabs.current, type="jpeg", quality=80)
-        except TabClosed:
+        except (TabClosed, DialogOpened):
             return b""
 
     def open(self, *urls: str) -> None:
         """Open addresses (public or real), one tab each; the first tab becomes current.
 
+        A dialog that opens meanwhile stays open if there is one address, and is dismissed if there
+        are several.
+
         Raises:
             ActionFailed: an address is not on the allowed hosts or did not load.
         """
         self._start_url = urls[0] if urls else self._start_url
+        self.dismiss_dialogs()
         with timed(self._stopwatch, "browser"):
-            for index, url in enumerate(urls):
-                if index:
-                    self._tabs.open()
-                tab = self._tabs.current
-                with tab.guard():
-                    self._goto(url)
-                    tab.wait_idle()
-                    tab.read_title()
-            if len(urls) > 1:
-                self._tabs.focus(len(self._tabs.all) - len(urls))
+            try:
+                with self._dialogs.asking(len(urls) == 1):
+                    self._open(urls)
+            except DialogOpened:
+                pass  # the next observation has it
+
+    def _open(self, urls: Sequence[str]) -> None:
+        for index, url in enumerate(urls):
+            if index:
+                self._tabs.open()
+            tab = self._tabs.current
+            with tab.guard():
+                self._goto(url)
+                tab.wait_idle()
+                tab.read_title()
+        if len(urls) > 1:
+            self._tabs.focus(len(self._tabs.all) - len(urls))
 
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
@@ -369,6 +440,10 @@ class Session:
         point. `<secret:name>` in a text to type stands for a secret, which is typed on its hosts
         only. Unless the session is strict, typing replaces the old text of a field, and actions
         without effect (on a covered or disabled element, or with an unknown key) are refused.
+
+        If a dialog of the page with a choice opens, it is the next observation, and the next action
+        answers it: `click` on its buttons, `type` into the field of a prompt, or `press` with Enter
+        or Escape. The page's script waits meanwhile. Any other action is refused.
 
         Raises:
             ActionFailed: the action failed; the message is for the model.
@@ -386,26 +461,90 @@ class Session:
     def _act(self, action: Action) -> None:
         self._recover_closed_tab()
         tab = self._tabs.current
+        is_begun = is_done = self._dialogs.is_open
         try:
-            with tab.guard():
+            with self._dialogs.asking():
                 try:
-                    if tab.is_leaving:
-                        tab.wait_idle(first_frame=False)
-                    self._execute(action)
-                    self._tabs.current.wait_idle()
-                    self._tabs.follow_popup(tab)
-                except Error as error:
-                    tab.raise_if_gone(error)
-                    message = error.message.splitlines()[0]
-                    raise ActionFailed(f"{action.kind} failed: {message}") from error
-        except TabClosed:
-            pass  # an action may close its window
-        self._recover_closed_tab()
-        with self._tabs.current.guard():
-            self._leave_disallowed_pages()
+                    if self._dialogs.is_open and not self._answer(action):
+                        return
+                    with tab.guard():
+                        try:
+                            if not is_begun:
+                                if tab.is_leaving:
+                                    tab.wait_idle(first_frame=False)
+                                is_begun = True
+                                self._execute(action)
+                                is_done = True
+                            if self._dialogs.is_open:
+                                return
+                            self._tabs.current.wait_idle()
+                            self._tabs.follow_popup(tab)
+                        except Error as error:
+                            tab.raise_if_gone(error)
+                            message = error.message.splitlines()[0]
+                            raise ActionFailed(f"{action.kind} failed: {message}") from error
+                except TabClosed:
+                    pass  # an action may close its window
+                self._recover_closed_tab()
+                with self._tabs.current.guard():
+                    self._leave_disallowed_pages()
+        except DialogOpened:  # the next observation has it
+            if not is_begun:
+                raise ActionFailed(f"{action.kind} was not done: a dialog opened first") from None
+            if not is_done:
+                self._filter.notices.append(
+                    f"the dialog interrupted {action.kind}: see whether it was done"
+                )
+
+    def _answer(self, action: Action) -> bool:
+        """Carry out `action` on the open dialog; return whether the page goes on."""
+        if action.kind == "stop":
+            return False
+        try:
+            with self._watchdog.limit(2 * self._timeout_s):
+                return self._dialogs.answer(action)
+        except Error as error:
+            self._tabs.current.raise_if_gone(error)
+            return True  # the page has closed it
+
+    def dismiss_dialogs(self) -> None:
+        """Dismiss the dialog that is open, if any, so that `page` answers again; a notice tells it.
+
+        Raises:
+            BrowserGone: the page crashed or did not answer.
+        """
+        try:
+            with timed(self._stopwatch, "browser"), self._watchdog.limit(2 * self._timeout_s):
+                self._dialogs.dismiss()
+        except Error as error:
+            self._tabs.current.raise_if_gone(error)
 
     def _execute(self, action: Action) -> None:
         tab = self._tabs.current
+        match action.kind:
+            case "new_tab" | "tab_focus" | "close_tab":
+                with self._dialogs.asking(False):  # a tab that is half open would be lost
+                    self._change_tab(action)
+            case "goto":
+                with LAST_STEP:
+                    self._goto(action.url)
+            case "go_back":
+                if not tab.can_go_back:
+                    raise ActionFailed("there is no page to go back to")
+                with LAST_STEP:
+                    tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
+            case "go_forward":
+                # Playwright returns no response for a cached page.
+                with LAST_STEP:
+                    tab.page.go_forward(wait_until="commit", timeout=self._timeout_s * 1000)
+            case "stop":
+                pass
+            case _:
+                executor.execute(
+                    tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
+                )
+
+    def _change_tab(self, action: Action) -> None:
         match action.kind:
             case "new_tab":
                 self._tabs.open()
@@ -413,21 +552,6 @@ class Session:
                 self._tabs.focus(-1 if action.tab is None else action.tab)
             case "close_tab":
                 self._tabs.close_current()
-            case "goto":
-                self._goto(action.url)
-            case "go_back":
-                if not tab.can_go_back:
-                    raise ActionFailed("there is no page to go back to")
-                tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
-            case "go_forward":
-                # Playwright returns no response for a cached page.
-                tab.page.go_forward(wait_until="commit", timeout=self._timeout_s * 1000)
-            case "stop":
-                pass
-            case _:
-                executor.execute(
-                    tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
-                )
 
     def _goto(self, url: str) -> None:
         if names_in(url):
@@ -451,6 +575,10 @@ class Session:
 
         Goes back in the history first, then to the previous tab, and at last to an empty tab.
         """
+        with self._dialogs.asking(False):
+            self._leave_while_disallowed()
+
+    def _leave_while_disallowed(self) -> None:
         goes_back = True
         while not self._may_show(url := self._tabs.current.page.url):
             tab = self._tabs.current
@@ -488,6 +616,7 @@ class Session:
                 if self._proxy is not None:
                     self._context.close()
                 else:
+                    self._dialogs.release()
                     self._tabs.detach()
                     self._filter.release()
         except Error:
