@@ -42,8 +42,6 @@ OWNER_S = 0.2
 """Time for the owner of a page to answer a dialog before it is kept open."""
 POLL_MS = 4
 
-NUM_NUMBERS = 3
-"""Elements of an open dialog: a field and two buttons."""
 _LEAVING = "Leave this page? What was entered on it may be lost."
 _NOWHERE = Box(0, 0, 0, 0)  # it covers the page, and belongs to no place of it
 
@@ -170,13 +168,12 @@ class PageDialogs:
         """
         shown = self._open[0]
         if shown.number is None:
-            shown.number = take_numbers(NUM_NUMBERS)
+            shown.number = take_numbers(3 if shown.dialog.type == "prompt" else 2)
         field, accept, dismiss = _numbers(shown)
-        is_prompt = shown.dialog.type == "prompt"
         yes, no = _buttons(shown.dialog)
         return (
             *_message(shown.dialog),
-            *([_element("textbox", "Answer", field, clean(shown.text))] if is_prompt else []),
+            *([] if field is None else [_element("textbox", "Answer", field, clean(shown.text))]),
             _element("button", yes, accept),
             _element("button", no, dismiss),
             *_covered(behind),
@@ -193,27 +190,24 @@ class PageDialogs:
         if shown.number is None:
             raise ActionFailed(f"{action.kind} was not done, because a dialog opened first")
         field, accept, dismiss = _numbers(shown)
-        is_prompt = shown.dialog.type == "prompt"
         key = normalize(action.key) if action.kind == "press" else ""
         match action.kind, action.element_id:
-            case (("type" | "clear"), number) if is_prompt and number == field:
+            case (("type" | "clear"), int(number)) if number == field:
                 if names_in(action.text):
                     raise ActionFailed("a dialog takes no secret; type it into a text field")
                 shown.text = " ".join(action.text.splitlines())
                 if action.kind == "clear" or not action.enter:
                     return False
                 return self._close(shown, accepted=True)
-            case "click", number if is_prompt and number == field:
+            case "click", int(number) if number == field:
                 return False
-            case "click", number if number == accept:
-                return self._close(shown, accepted=True)
-            case "click", number if number == dismiss:
-                return self._close(shown, accepted=False)
+            case "click", int(number) if number in (accept, dismiss):
+                return self._close(shown, accepted=number == accept)
             case "press", _ if key in ("Enter", "Escape"):
                 return self._close(shown, accepted=key == "Enter")
         yes, no = _buttons(shown.dialog)
         how = f"click [{accept}] ({yes}) or click [{dismiss}] ({no})"
-        if is_prompt:
+        if field is not None:
             how = f"type [{field}] [text] [1] or click [{dismiss}] ({no})"
         raise ActionFailed(f"a dialog is open, and all else waits until it is answered: {how}")
 
@@ -301,10 +295,13 @@ def _is_gone(dialog: Dialog) -> bool:
     return dialog.page is not None and bool(dialog.page.is_closed())
 
 
-def _numbers(shown: _Open) -> tuple[int, int, int]:
-    """Return the numbers of the field, of the button that accepts, and of the other one."""
-    assert shown.number is not None
-    return shown.number, shown.number + 1, shown.number + 2
+def _numbers(shown: _Open) -> tuple[int | None, int, int]:
+    """Return the numbers of a prompt's field, of the button that accepts, and of the other one."""
+    first = shown.number
+    assert first is not None
+    return (
+        (first, first + 1, first + 2) if shown.dialog.type == "prompt" else (None, first, first + 1)
+    )
 
 
 def _buttons(dialog: Dialog) -> tuple[str, str]:

@@ -427,7 +427,8 @@ class Session:
                 self._tabs.open()
             tab = self._tabs.current
             with tab.guard():
-                self._goto(url)
+                with self._dialogs.asking(False):  # the page before has no say
+                    self._goto(url)
                 tab.wait_idle()
                 tab.read_title()
         if len(urls) > 1:
