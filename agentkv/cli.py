@@ -325,6 +325,7 @@ def act(
     ] = None,
     browser_path: options.Browser = None,
     secret: options.NamedSecret = None,
+    dialogs: options.Dialogs = "ask",
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
@@ -355,6 +356,7 @@ def act(
             on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
             out=out,
             secrets=options.read_secrets(secret or (), options.host_of_page(url)),
+            dialogs=options.read_dialogs(dialogs),
         )
         answer = episode.secrets.mask(episode.answer)
         if as_json:
@@ -494,6 +496,7 @@ def mcp(
         ),
     ] = None,
     secret: options.NamedSecret = None,
+    dialogs: options.Dialogs = "ask",
 ) -> None:
     """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
     with options.for_people():
@@ -508,6 +511,7 @@ def mcp(
             executable=executable,
             files=files or (),
             secrets=options.read_secrets(secret or (), names),
+            dialogs=options.read_dialogs(dialogs),
         )
         server.run("stdio")
 
