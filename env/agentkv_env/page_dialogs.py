@@ -184,7 +184,6 @@ class PageDialogs:
 
         Raises:
             ActionFailed: the dialog does not take the action; the message says which it takes.
-            playwright.sync_api.Error: the page or the browser is gone.
         """
         shown = self._open[0]
         if shown.number is None:
@@ -212,10 +211,10 @@ class PageDialogs:
         raise ActionFailed(f"a dialog is open, and all else waits until it is answered: {how}")
 
     def dismiss(self) -> None:
-        """Answer what is open with no, or leave the page where that is the question."""
+        """Answer what is open with no."""
         while self.is_open:
             shown = self._open[0]
-            self._close(shown, accepted=shown.dialog.type == "beforeunload")
+            self._close(shown, accepted=False)
             self._tell(shown.dialog, accepted=False, why="it was not answered")
 
     def _on_dialog(self, dialog: Dialog) -> None:
@@ -227,7 +226,7 @@ class PageDialogs:
             self._answer_now(dialog, accepted=self._setting == "accept")
         elif self._is_answered_by_owner(dialog):
             pass
-        elif self._waiting is None:
+        elif self._waiting is None and not self._is_answering:
             self._answer_now(dialog, accepted=leaves, why="it opened between two steps")
         elif self._num_in_a_row >= MAX_IN_A_ROW:
             self._answer_now(dialog, accepted=leaves, why=f"after {MAX_IN_A_ROW} others")
@@ -262,9 +261,8 @@ class PageDialogs:
         self._is_answering = True  # the next dialog may open before this call has ended
         try:
             _answer(shown.dialog, accepted, shown.text)
-        except Error as error:
-            if "already handled" not in error.message:
-                raise
+        except Error:
+            pass  # the page has closed it, or is gone, which its next call tells
         finally:
             self._is_answering = False
             self._open = [each for each in self._open if each is not shown]
@@ -297,11 +295,10 @@ def _is_gone(dialog: Dialog) -> bool:
 
 def _numbers(shown: _Open) -> tuple[int | None, int, int]:
     """Return the numbers of a prompt's field, of the button that accepts, and of the other one."""
-    first = shown.number
-    assert first is not None
-    return (
-        (first, first + 1, first + 2) if shown.dialog.type == "prompt" else (None, first, first + 1)
-    )
+    assert shown.number is not None
+    is_prompt = shown.dialog.type == "prompt"
+    accept = shown.number + is_prompt
+    return shown.number if is_prompt else None, accept, accept + 1
 
 
 def _buttons(dialog: Dialog) -> tuple[str, str]:

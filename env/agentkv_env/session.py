@@ -1,7 +1,8 @@
 """A browser session of one agent: tabs, observations and actions, on the allowed hosts only."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -224,7 +225,7 @@ class Session:
             title=tab.title,
             nodes=self._dialogs.show(tab.script.take_numbers, behind),
             tabs=tuple(map(self._name_of, self._tabs.all)),
-            tab=self._tabs.all.index(tab),
+            tab=self._tabs.all.index(tab) if tab in self._tabs.all else 0,  # it may have closed
             notices=self._take_notices(),
         )
         return self.secrets.hide(page)
@@ -368,8 +369,11 @@ class Session:
         Raises:
             BrowserGone: the page or the browser crashed.
         """
-        if not self._tabs.current.page.is_closed():
-            return
+        if self._tabs.current.page.is_closed():
+            with self._dialogs.asking(False):
+                self._replace_closed_tab()
+
+    def _replace_closed_tab(self) -> None:
         num_left = sum(not page.is_closed() for page in self.pages)
         self._tabs.drop_closed()
         if num_left:
@@ -460,33 +464,26 @@ class Session:
                 raise type(error)(shown) from None
 
     def _act(self, action: Action) -> None:
-        self._recover_closed_tab()
-        tab = self._tabs.current
         is_begun = is_done = self._dialogs.is_open
+        if not is_begun:
+            self._recover_closed_tab()
+        elif not self._answer(action):
+            return
+        tab = self._tabs.current
         try:
             with self._dialogs.asking():
-                try:
-                    if self._dialogs.is_open and not self._answer(action):
+                with suppress(TabClosed), tab.guard(), _failing(tab, action):
+                    if not is_begun:
+                        if tab.is_leaving:
+                            tab.wait_idle(first_frame=False)
+                        is_begun = True
+                        self._execute(action)
+                        is_done = True
+                    if self._dialogs.is_open:
                         return
-                    with tab.guard():
-                        try:
-                            if not is_begun:
-                                if tab.is_leaving:
-                                    tab.wait_idle(first_frame=False)
-                                is_begun = True
-                                self._execute(action)
-                                is_done = True
-                            if self._dialogs.is_open:
-                                return
-                            self._tabs.current.wait_idle()
-                            self._tabs.follow_popup(tab)
-                        except Error as error:
-                            tab.raise_if_gone(error)
-                            message = error.message.splitlines()[0]
-                            raise ActionFailed(f"{action.kind} failed: {message}") from error
-                except TabClosed:
-                    pass  # an action may close its window
-                self._recover_closed_tab()
+                    self._tabs.current.wait_idle()
+                    self._tabs.follow_popup(tab)
+                self._recover_closed_tab()  # an action may close its window
                 with self._tabs.current.guard():
                     self._leave_disallowed_pages()
         except DialogOpened:  # the next observation has it
@@ -501,24 +498,13 @@ class Session:
         """Carry out `action` on the open dialog; return whether the page goes on."""
         if action.kind == "stop":
             return False
-        try:
-            with self._watchdog.limit(2 * self._timeout_s):
-                return self._dialogs.answer(action)
-        except Error as error:
-            self._tabs.current.raise_if_gone(error)
-            return True  # the page has closed it
+        with self._watchdog.limit(2 * self._timeout_s):
+            return self._dialogs.answer(action)
 
     def dismiss_dialogs(self) -> None:
-        """Dismiss the dialog that is open, if any, so that `page` answers again; a notice tells it.
-
-        Raises:
-            BrowserGone: the page crashed or did not answer.
-        """
-        try:
-            with timed(self._stopwatch, "browser"), self._watchdog.limit(2 * self._timeout_s):
-                self._dialogs.dismiss()
-        except Error as error:
-            self._tabs.current.raise_if_gone(error)
+        """Dismiss the dialog that is open, if any, so that `page` answers; a notice tells it."""
+        with timed(self._stopwatch, "browser"), self._watchdog.limit(2 * self._timeout_s):
+            self._dialogs.dismiss()
 
     def _execute(self, action: Action) -> None:
         tab = self._tabs.current
@@ -633,6 +619,17 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _failing(tab: Tab, action: Action) -> Iterator[None]:
+    """Turn an error of the browser into the failure of an action."""
+    try:
+        yield
+    except Error as error:
+        tab.raise_if_gone(error)
+        message = error.message.splitlines()[0]
+        raise ActionFailed(f"{action.kind} failed: {message}") from error
 
 
 def require_chromium_page(page: object) -> None:

@@ -41,9 +41,7 @@ KINDS = (
     Kind(
         name="a confirm of several lines",
         library="phpMyAdmin",
-        html=_asked(
-            "confirm('You are about to DROP a table!\\n\\nDo it?\\n[1] is no number')"
-        ),
+        html=_asked("confirm('You are about to DROP a table!\\n\\nDo it?\\n[1] is no number')"),
         reads=("dialog", "You are about to DROP a table!", "Do it?", "⟦1⟧ is no number"),
         action="press [Escape]",
         outcome=Done("document.title", "false"),
