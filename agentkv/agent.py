@@ -26,6 +26,7 @@ from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import NamedSecrets, Secret
 from agentkv_env.ocr import Ocr
+from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.session import Session as BrowserSession
 from agentkv_env.session import require_chromium_page
 
@@ -108,6 +109,7 @@ class Agent:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> "Session":
         """Open a session on `page`, which takes goal after goal on one cache.
 
@@ -123,6 +125,8 @@ class Agent:
                 name. Goals, the model and all records have `<secret:name>` in place of a value.
             files: for a Playwright page: files, and folders of files, that the agent may upload; it
                 reads no others.
+            dialogs: for a Playwright page: what answers its confirm, prompt and warning before it
+                is left: `ask`: the agent; `accept` or `dismiss`: always the same button.
 
         Raises:
             TypeError: `page` is neither an `Environment` nor a Playwright page in Chromium.
@@ -137,6 +141,7 @@ class Agent:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         )
 
     def run(
@@ -155,11 +160,12 @@ class Agent:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> Episode:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page, seed, hosts, ocr, secrets, named_secrets, files: as in `open`.
+            page, seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `open`.
             goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
 
         Returns:
@@ -177,6 +183,7 @@ class Agent:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         ) as session:
             return session.do(
                 goal,
@@ -225,6 +232,7 @@ class Session:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> None:
         """Use `Agent.open`, which describes the arguments, or `Session.load`."""
         if type(page).__module__.startswith("playwright.async_api"):
@@ -233,6 +241,7 @@ class Session:
             require_chromium_page(page)
         self._agent, self._page = agent, page
         self._seed, self._hosts, self._ocr, self._files = seed, hosts, ocr, tuple(files)
+        self._dialogs: Dialogs = dialogs
         self._named_secrets = dict(named_secrets or {})
         self.secrets = Secrets() if secrets is None else secrets
         self.secrets.update(NamedSecrets(self._named_secrets).masks)
@@ -371,6 +380,7 @@ class Session:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> Self:
         """Return the session that `save` wrote, which goes on exactly as the saved one would have.
 
@@ -378,7 +388,7 @@ class Session:
             folder: where it was saved.
             agent: has the model, policy, budget and other settings of the saved session.
             page: the page to go on with; it need not be the same one.
-            hosts, ocr, secrets, named_secrets, files: as in `Agent.open`.
+            hosts, ocr, secrets, named_secrets, files, dialogs: as in `Agent.open`.
 
         Raises:
             SessionError: the agent's model is a script.
@@ -395,6 +405,7 @@ class Session:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         )
         session._use(agent.model.load(Path(folder)))
         return session
@@ -451,6 +462,7 @@ class Session:
             hosts=self._hosts,
             ocr=ocr,
             files=self._files,
+            dialogs=self._dialogs,
             secrets=self._named_secrets,
         ) as environment:
             try:

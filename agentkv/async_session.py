@@ -21,6 +21,7 @@ from agentkv_env.browser import find_executable
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import Secret
 from agentkv_env.page import Page
+from agentkv_env.page_dialogs import Dialogs
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class AsyncSession:
     Args:
         agent: its model must not be in use by another thread.
         page: a page of Playwright's async API in Chromium, which stays open afterwards.
-        seed, hosts, ocr, secrets, named_secrets, files: as in `Agent.open`.
+        seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `Agent.open`.
 
     Raises:
         TypeError: `page` is no such page.
@@ -57,6 +58,7 @@ class AsyncSession:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> None:
         if not isinstance(page, AsyncPage):
             kind = f"{type(page).__module__}.{type(page).__qualname__}"
@@ -76,6 +78,7 @@ class AsyncSession:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         )
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv session")
         self._turn = asyncio.Lock()
@@ -130,6 +133,7 @@ class AsyncSession:
         secrets: Secrets | None = None,
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
+        dialogs: Dialogs = "ask",
     ) -> Self:
         """Return the session that `save` or `Session.save` wrote; see `Session.load`."""
         session = cls(
@@ -140,6 +144,7 @@ class AsyncSession:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         )
         load = partial(
             Session.load,
@@ -148,6 +153,7 @@ class AsyncSession:
             secrets=secrets,
             named_secrets=named_secrets,
             files=files,
+            dialogs=dialogs,
         )
         try:
             session._session = await session._call(load, folder, agent, session._page)

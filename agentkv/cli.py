@@ -329,6 +329,7 @@ def act(
     ] = None,
     browser_path: options.Browser = None,
     secret: options.NamedSecret = None,
+    dialogs: options.Dialogs = "ask",
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
@@ -361,6 +362,7 @@ def act(
             on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
             out=out,
             secrets=options.read_secrets(secret or (), options.host_of_page(url)),
+            dialogs=options.read_dialogs(dialogs),
         )
         answer = episode.secrets.mask(episode.answer)
         if as_json:
@@ -505,6 +507,7 @@ def mcp(
         ),
     ] = None,
     secret: options.NamedSecret = None,
+    dialogs: options.Dialogs = "ask",
 ) -> None:
     """Serve web pages as tools over the Model Context Protocol, on standard input and output."""
     with options.for_people("stopped"):
@@ -519,6 +522,7 @@ def mcp(
             executable=executable,
             files=files or (),
             secrets=options.read_secrets(secret or (), names),
+            dialogs=options.read_dialogs(dialogs),
         )
         server.run("stdio")
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -17,6 +17,9 @@ from agentkv.terminal import Terminal, plain
 from agentkv_env.hosts import AllowList, is_web_address
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import Secret, is_name
+
+if TYPE_CHECKING:
+    from agentkv_env import page_dialogs
 
 _OURS = ("agentkv", "agentkv_env", "agentkv_kernels", "agentkv_tasks")
 
@@ -241,6 +244,13 @@ NamedSecret = Annotated[
         "NAME=file:PATH; NAME@HOST=... names the only host that gets it. Repeatable.",
     ),
 ]
+Dialogs = Annotated[
+    str,
+    typer.Option(
+        help="What answers a page's confirm, prompt and warning before it is left: ask: the "
+        "agent; accept or dismiss: always the same button."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, mps, cuda or cuda:1.")]
 Browser = Annotated[
     Path | None,
@@ -337,6 +347,14 @@ def read_hosts(option: str, text: str) -> list[str]:
         raise
     except ValueError as error:
         raise OptionError(f"{option}: {error}") from error
+
+
+def read_dialogs(text: str) -> "page_dialogs.Dialogs":
+    """Parse --dialogs."""
+    from agentkv_env.page_dialogs import DIALOGS  # imports Playwright, which help need not wait for
+
+    require("--dialogs", text, DIALOGS)
+    return next(each for each in DIALOGS if each == text)
 
 
 def read_secrets(given: Sequence[str], hosts: Sequence[str]) -> dict[str, Secret]:

@@ -38,7 +38,7 @@ FLOORS = {
         "async_bridge flatten hosts keys loading masking page processes sanitize sites timing",
         "actions errors held ocr proxy serialize watchdog",
         "changes driver named_secrets nodes page_script request_filter uploads",
-        "tab",
+        "page_dialogs tab",
         "place tabs",
         "choices keyed",
         "writing",

@@ -12,6 +12,7 @@ from agentkv.adapters.packages import PackageMissing
 from agentkv.adapters.page_tools import PageTools, ToolFailed
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.named_secrets import Secret
+from agentkv_env.page_dialogs import Dialogs
 
 try:
     from mcp.server.mcpserver import Context, MCPServer
@@ -29,6 +30,7 @@ def mcp_server(
     executable: str | None = None,
     files: Iterable[str | Path] = (),
     secrets: Mapping[str, Secret] | None = None,
+    dialogs: Dialogs = "ask",
 ) -> MCPServer[None]:
     """Return a server whose tools open pages, read them and act on them.
 
@@ -36,14 +38,20 @@ def mcp_server(
     thread runs the browser, one call at a time. The browser closes with the connection.
 
     Args:
-        hosts, tokens, ocr, executable, files, secrets: as in `PageTools`.
+        hosts, tokens, ocr, executable, files, secrets, dialogs: as in `PageTools`.
 
     Raises:
         ValueError: an entry of `hosts` is not a host, a path of `files` does not exist, or a secret
             has no proper name.
     """
     pages = PageTools(
-        hosts, tokens=tokens, ocr=ocr, executable=executable, files=files, secrets=secrets
+        hosts,
+        tokens=tokens,
+        ocr=ocr,
+        executable=executable,
+        files=files,
+        secrets=secrets,
+        dialogs=dialogs,
     )
     worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv pages")
 

@@ -21,6 +21,7 @@ from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import NamedSecrets, Secret, placeholder
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
+from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.serialize import neutralize
 from agentkv_env.session import Session
 from agentkv_env.uploads import Uploads
@@ -58,6 +59,8 @@ class PageTools:
         files: files, and folders of files, that may be uploaded; no others are read.
         secrets: secrets that may be typed on their hosts, by name; whoever uses the tools reads and
             writes `<secret:name>`.
+        dialogs: what answers a page's confirm, prompt and warning before it is left: `ask`: the
+            tools `click`, `type_text` and `press`; `accept` or `dismiss`: always the same button.
 
     Raises:
         ValueError: an entry of `hosts` is not a host, a path of `files` does not exist, or a secret
@@ -73,12 +76,14 @@ class PageTools:
         executable: str | None = None,
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
+        dialogs: Dialogs = "ask",
     ) -> None:
         self._files = tuple(files)
         Uploads(self._files)  # complain now, not at the first page
         self._hosts, self._tokens = AllowList(hosts).hosts, tokens
         self._ocr = Ocr.find() if ocr else None
         self._executable = executable
+        self._dialogs: Dialogs = dialogs
         self._browser: Browser | None = None
         self._session: Session | None = None
         self._page: Page | None = None
@@ -277,7 +282,11 @@ class PageTools:
         browser = Browser.launch(executable=self._executable)
         try:
             self._session = browser.session(
-                hosts=self._hosts, ocr=self._ocr, files=self._files, secrets=self._named_secrets
+                hosts=self._hosts,
+                ocr=self._ocr,
+                files=self._files,
+                secrets=self._named_secrets,
+                dialogs=self._dialogs,
             )
         except BaseException:
             browser.close()

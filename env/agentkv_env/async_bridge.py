@@ -2,7 +2,9 @@
 
 The sync API cannot run in a thread with an event loop, such as a notebook's. So a worker thread
 runs the synchronous code, and every call goes to the loop as a coroutine that the worker waits for.
-As with the sync API, event handlers run in the worker, while it waits for some call.
+As with the sync API, event handlers run in the worker, while it waits for some call, each in a
+greenlet of its own: a handler may wait for calls as well, and it may end the call that is waited
+for by raising an exception in its greenlet.
 """
 
 import asyncio
@@ -12,8 +14,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-MAX_DEPTH = 20
-"""Handlers that may run inside each other."""
+from greenlet import getcurrent, greenlet
 
 
 class AsyncBridge:
@@ -25,11 +26,11 @@ class AsyncBridge:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._events: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        """Handlers to run in the worker; None only wakes it."""
+        self._events: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        """What the worker does while it waits: begin a handler, or go on after a call."""
         self._handlers: dict[Callable[..., object], Callable[..., None]] = {}
-        self._depth = 0
-        """Calls in progress: a handler that calls the browser is inside another call."""
+        self._pump: greenlet | None = None
+        """Takes the events, one by one."""
         self._cancellable: Future[Any] | None = None
 
     def wrap(self, value: Any) -> Any:
@@ -82,18 +83,30 @@ class AsyncBridge:
         return asyncio.run_coroutine_threadsafe(invoke(), self._loop)
 
     def _wait(self, future: "Future[Any]") -> Any:
-        events = self._events
-        future.add_done_callback(lambda _: events.put(None))
-        self._depth += 1
+        """Let handlers run until `future` is done; it is cancelled if one raises in here."""
+        events, waiting = self._events, getcurrent()
+        is_waiting = True
+
+        def go_on() -> None:
+            if is_waiting:
+                waiting.switch()
+
+        future.add_done_callback(lambda _: events.put(go_on))
+        if self._pump is None or self._pump.dead:
+            self._pump = greenlet(self._take_events)
         try:
-            # Deeper calls leave the events to the outer ones, or many would exhaust the stack.
-            while self._depth <= MAX_DEPTH and not future.done():
-                event = events.get()
-                if event is not None:
-                    event()
-            return self.wrap(future.result())
+            while not future.done():
+                self._pump.switch()
+        except BaseException:
+            future.cancel()
+            raise
         finally:
-            self._depth -= 1
+            is_waiting = False
+        return self.wrap(future.result())
+
+    def _take_events(self) -> None:
+        while True:
+            self._events.get()()
 
     def unwrap(self, value: Any) -> Any:
         """Return an argument as the async API takes it.
@@ -113,7 +126,7 @@ class AsyncBridge:
 
             def put(*args: Any) -> None:
                 wrapped = [self.wrap(each) for each in args[:num_taken]]
-                self._events.put(lambda: handler(*wrapped))
+                self._events.put(lambda: greenlet(handler).switch(*wrapped))
 
             self._handlers[handler] = put
         return self._handlers[handler]

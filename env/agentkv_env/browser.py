@@ -15,6 +15,7 @@ from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.hosts import AllowList
 from agentkv_env.named_secrets import Secret
 from agentkv_env.ocr import Ocr
+from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.proxy import Proxy
 from agentkv_env.session import Session
 from agentkv_env.timing import Stopwatch, timed
@@ -144,6 +145,7 @@ class Browser:
         storage_state: StorageState | None = None,
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
+        dialogs: Dialogs = "ask",
     ) -> Session:
         """Open a session with its own cookies and storage.
 
@@ -164,9 +166,13 @@ class Browser:
             storage_state: cookies and storage to begin with, such as a log-in; None: none.
             files: files, and folders of files, that may be uploaded to pages; no others are read.
             secrets: secrets that actions may name (`<secret:name>`), by their names.
+            dialogs: what answers the confirm, the prompt and the warning before it is left of a
+                page: `ask`: actions, see `Session.act`; `accept` or `dismiss`: always the same
+                button. A strict session accepts all but prompts.
 
         Raises:
-            ValueError: a path of `files` does not exist, or a secret has no proper name.
+            ValueError: a path of `files` does not exist, a secret has no proper name, or `dialogs`
+                has another value.
             BrowserGone: the browser is dead or closed, or did not answer and was killed.
         """
         if not self.is_alive:
@@ -183,6 +189,7 @@ class Browser:
                 storage_state=storage_state,
                 uploads=Uploads(files),
                 secrets=secrets or {},
+                dialogs=dialogs,
             )
 
     def _open_session(
@@ -198,6 +205,7 @@ class Browser:
         storage_state: StorageState | None,
         uploads: Uploads,
         secrets: Mapping[str, Secret],
+        dialogs: Dialogs,
     ) -> Session:
         proxy = Proxy(allow)
         try:
@@ -229,6 +237,7 @@ class Browser:
             watchdog=self.watchdog,
             uploads=uploads,
             secrets=secrets,
+            dialogs=dialogs,
             stopwatch=stopwatch,
         )
 

@@ -1,8 +1,10 @@
 """Choose options of native lists."""
 
 from functools import partial
+from typing import Any
 
 from agentkv_env.errors import ActionFailed
+from agentkv_env.page_dialogs import LAST_STEP
 from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
@@ -11,7 +13,7 @@ MAX_OPTIONS = 40
 """Options that an error lists."""
 
 
-def choose(tab: Tab, id: int, labels: tuple[str, ...]) -> Check:
+def choose(tab: Tab, id: int, labels: tuple[str, ...]) -> Check | None:
     """Select the options with these labels, and deselect all others of the list.
 
     Raises:
@@ -25,11 +27,17 @@ def choose(tab: Tab, id: int, labels: tuple[str, ...]) -> Check:
     return select(tab, id, place, labels, strict=False)
 
 
-def select(tab: Tab, id: int, place: Place, labels: tuple[str, ...], *, strict: bool) -> Check:
+def select(
+    tab: Tab, id: int, place: Place, labels: tuple[str, ...], *, strict: bool
+) -> Check | None:
     """Select options of the list at `place`; see `choose`."""
     if place["disabled"] and not strict:
         raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
-    answer = tab.script.call_on(id, "selectOptions", labels)
+    answer: dict[str, Any] = {}
+    with LAST_STEP:
+        answer = tab.script.call_on(id, "selectOptions", labels)
+    if not answer:  # the page asks something first
+        return None
     if "unclear" not in answer:
         return partial(_check, tab, id, place, answer["chosen"])
     known = " | ".join(map(quote, answer["known"][:MAX_OPTIONS]))

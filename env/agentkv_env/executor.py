@@ -7,6 +7,7 @@ from agentkv_env.actions import Action, Point
 from agentkv_env.errors import ActionFailed
 from agentkv_env.keys import normalize
 from agentkv_env.named_secrets import NamedSecrets
+from agentkv_env.page_dialogs import LAST_STEP, DialogOpened
 from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.tab import Tab
 from agentkv_env.uploads import Uploads
@@ -34,6 +35,7 @@ def execute(
 
     Raises:
         ActionFailed: the action could not be executed; the message is for the model.
+        DialogOpened: a dialog of the page opened before the action's last step.
     """
     match action.kind, action.element_id:
         case "press", _:
@@ -46,15 +48,17 @@ def execute(
         case "scroll", int(id):
             _scroll_area(tab, id, action)
         case "wait", _:
-            tab.wait_settled()
+            with LAST_STEP:
+                tab.wait_settled()
         case "select_text", _:
             _select_text(tab, action)
         case "click" | "double_click" | "right_click", int(id):
             _click(tab, id, action, strict=strict)
         case "hover", int(id):
             place = locate(tab, id, strict=strict, point=action.point)
-            tab.page.mouse.move(place["x"], place["y"])
-            tab.script.call_on(id, "noteTooltip")
+            with LAST_STEP:
+                tab.page.mouse.move(place["x"], place["y"])
+                tab.script.call_on(id, "noteTooltip")
         case "drag", int(id):
             if secrets:  # what is selected in a field would be dropped elsewhere
                 _reject_field(tab, id)
@@ -83,12 +87,13 @@ def _click(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         if place["disabled"]:
             raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
         place = _hover(tab, id, place, action.point)
-    tab.page.mouse.click(
-        place["x"],
-        place["y"],
-        button="right" if action.kind == "right_click" else "left",
-        click_count=2 if action.kind == "double_click" else 1,
-    )
+    with LAST_STEP:
+        tab.page.mouse.click(
+            place["x"],
+            place["y"],
+            button="right" if action.kind == "right_click" else "left",
+            click_count=2 if action.kind == "double_click" else 1,
+        )
 
 
 def _hover(tab: Tab, id: int, place: Place, point: Point | None) -> Place:
@@ -130,7 +135,12 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         end = locate(tab, target_id, strict=True, point=target_point, under=True)
         mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
         tab.script.call("nextFrame")
-    finally:
+    except DialogOpened:
+        raise  # the page takes no release now
+    except BaseException:
+        mouse.up()
+        raise
+    with LAST_STEP:
         mouse.up()
 
 
@@ -176,7 +186,8 @@ def _pastes(key: str) -> bool:
 
 def _press(tab: Tab, key: str, *, strict: bool) -> None:
     try:
-        tab.page.keyboard.press(normalize(key, strict=strict))
+        with LAST_STEP:
+            tab.page.keyboard.press(normalize(key, strict=strict))
     except Error as error:
         if "Unknown key" not in error.message:
             raise

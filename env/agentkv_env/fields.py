@@ -14,6 +14,7 @@ from agentkv_env.actions import Action
 from agentkv_env.errors import ActionFailed
 from agentkv_env.held import to_number
 from agentkv_env.named_secrets import NamedSecrets, names_in
+from agentkv_env.page_dialogs import LAST_STEP
 from agentkv_env.place import UNTIL, Check, Place, describe, locate
 from agentkv_env.sanitize import quote
 from agentkv_env.tab import Tab
@@ -70,7 +71,8 @@ def type_text(
     if not action.enter:
         return check
     notice = check(True) if check else ""
-    tab.page.keyboard.press("Enter")
+    with LAST_STEP:
+        tab.page.keyboard.press("Enter")
     return lambda _: notice
 
 

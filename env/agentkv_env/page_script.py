@@ -221,6 +221,12 @@ class PageScript:
         params = {"files": list(map(str, files)), "objectId": handle["objectId"]}
         self._send("DOM.setFileInputFiles", params)
 
+    def take_numbers(self, count: int) -> int:
+        """Return the first of `count` numbers that no element of this document gets."""
+        first = self._next_id
+        self._next_id += count
+        return first
+
     def read(self) -> dict[str, Any]:
         """Walk the page; the nodes of a frame of another origin take the frame's place."""
         self._read_until = time.monotonic() + READING_S

@@ -1,4 +1,4 @@
-"""Keep pages on the allowed hosts, answer their dialogs and cancel their downloads."""
+"""Keep pages on the allowed hosts and cancel their downloads."""
 
 import re
 from collections import Counter, defaultdict
@@ -7,7 +7,6 @@ from typing import Any
 from playwright.sync_api import (
     BrowserContext,
     CDPSession,
-    Dialog,
     Download,
     Error,
     Request,
@@ -20,7 +19,6 @@ from agentkv_env.hosts import AllowList
 from agentkv_env.proxy import Proxy
 from agentkv_env.sanitize import quote
 
-MAX_DIALOG = 200  # characters of a dialog's message in its notice
 MAX_URL = 200  # characters of a refused address in its notice
 MAX_BLOCKED = 1000  # blocked scripts and styles that are counted
 _COUNTED = {"script": "script", "stylesheet": "style"}
@@ -35,7 +33,7 @@ _EVERYTHING = re.compile("")
 
 
 class RequestFilter:
-    """Filters the requests of one browser context and reports refusals and answers in `notices`.
+    """Filters the requests of one browser context and reports refusals in `notices`.
 
     Two mechanisms check requests: Playwright's routes, which see the first request of a new window,
     and each tab over CDP (`handle_paused`), which sees every hop of a redirect. Neither sees all
@@ -73,17 +71,14 @@ class RequestFilter:
         self._context.route_web_socket(self.allow.refused, self._on_web_socket)
         if self._owns_context:
             self._context.route(self.allow.refused, self._on_refused)
-            self._context.on("dialog", self._on_dialog)
         else:
             self._context.route(_EVERYTHING, self._on_request)
             self._hold_shared_workers()
 
     def watch(self, page: PlaywrightPage) -> None:
-        """Answer the dialogs of `page` and report its downloads."""
+        """Report the downloads of `page`."""
         self._pages.append(page)
         page.on("download", self._on_download)
-        if not self._owns_context:
-            page.on("dialog", self._on_dialog)  # after the owner's handlers, which may answer first
 
     def release(self) -> None:
         """Remove all handlers from a caller's context."""
@@ -91,7 +86,6 @@ class RequestFilter:
         for page in self._pages:
             if not page.is_closed():
                 page.remove_listener("download", self._on_download)
-                page.remove_listener("dialog", self._on_dialog)
         self._context.unroute(_EVERYTHING, self._on_request)
         if self._workers is not None:
             try:
@@ -282,20 +276,6 @@ class RequestFilter:
             socket.connect_to_server()
         else:
             socket.close()
-
-    def _on_dialog(self, dialog: Dialog) -> None:
-        message = " ".join(dialog.message.split())[:MAX_DIALOG]
-        kind = dialog.type
-        accepted = kind != "prompt"
-        try:
-            if accepted:
-                dialog.accept()
-            else:
-                dialog.dismiss()
-        except Error:
-            return  # the owner answered it
-        if kind != "beforeunload":
-            self.notices.append(f"{kind} {'accepted' if accepted else 'dismissed'}: {message}")
 
     def _on_download(self, download: Download) -> None:
         name = download.suggested_filename[:100]

@@ -1,7 +1,8 @@
 """A browser session of one agent: tabs, observations and actions, on the allowed hosts only."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,7 @@ from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.nodes import ImageTextReader, build_nodes
 from agentkv_env.ocr import Line, Ocr
 from agentkv_env.page import Page
+from agentkv_env.page_dialogs import LAST_STEP, DialogOpened, Dialogs, PageDialogs
 from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
 from agentkv_env.request_filter import RequestFilter
@@ -29,6 +31,7 @@ from agentkv_env.uploads import Uploads
 from agentkv_env.watchdog import Watchdog
 
 UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
+_DIALOG = "a dialog of the page is open; all else waits until it is answered"
 _STILL_LOADING = "the page is still loading, so there is nothing to read yet"
 MAX_MESSAGE = 120  # characters of a field's message
 _ONLY_LOOKING = {"scroll", "hover", "select_text", "new_tab", "tab_focus", "close_tab"}
@@ -55,6 +58,7 @@ class Session:
         proxy: Proxy | None,
         uploads: Uploads,
         secrets: Mapping[str, Secret],
+        dialogs: Dialogs,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
@@ -75,11 +79,27 @@ class Session:
         self._context = page.context
         self._reported_no_ocr = False
         self._start_url = ""
+        self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
         self._closed = False
         self._filter = RequestFilter(self._context, allow, proxy=proxy)
-        self._tabs = Tabs(page, request_filter=self._filter, watchdog=watchdog, timeout_s=timeout_s)
+        self._dialogs = PageDialogs(
+            self._context,
+            dialogs=dialogs,
+            strict=strict,
+            owns_context=proxy is not None,
+            may_show=self._may_show,
+            notices=self._filter.notices,
+        )
+        self._tabs = Tabs(
+            page,
+            request_filter=self._filter,
+            dialogs=self._dialogs,
+            watchdog=watchdog,
+            timeout_s=timeout_s,
+        )
         with self._tabs.current.guard():
             self._filter.install()
+            self._dialogs.install()
         if proxy is not None:
             self._context.set_default_timeout(timeout_s * 1000)
             self._context.add_init_script(POPUP_BLOCKER)
@@ -96,6 +116,7 @@ class Session:
         timeout_s: float = 5.0,
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
+        dialogs: Dialogs = "ask",
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -123,11 +144,13 @@ class Session:
 
         Args:
             page: a page of Playwright's synchronous API in Chromium.
-            hosts, addresses, ocr, strict, timeout_s, files, secrets: see `Browser.session`.
+            hosts, addresses, ocr, strict, timeout_s, files, secrets, dialogs: see
+                `Browser.session`. Handlers of the caller's that answer a dialog come first.
 
         Raises:
             TypeError: `page` is no such page.
-            ValueError: a path of `files` does not exist, or a secret has no proper name.
+            ValueError: a path of `files` does not exist, a secret has no proper name, or `dialogs`
+                has another value.
             PageError: a ValueError; the page is closed, or shows a file, which no host serves.
         """
         require_chromium_page(page)
@@ -152,11 +175,12 @@ class Session:
             proxy=None,
             uploads=Uploads(files),
             secrets=secrets or {},
+            dialogs=dialogs,
         )
 
     @property
     def page(self) -> PlaywrightPage:
-        """The Playwright page of the current tab."""
+        """The Playwright page of the current tab; it answers no call while a dialog is open."""
         return self._tabs.current.page
 
     @property
@@ -169,18 +193,51 @@ class Session:
 
         The page's `notices` report events since the last observation that no node shows. A page
         that cannot be read, because it is still loading or changes too fast, has no nodes and a
-        notice with the reason.
+        notice with the reason. While a dialog of the page is open, only the dialog is read.
 
         Raises:
             BrowserGone: the page crashed or did not answer.
         """
         with timed(self._stopwatch, "browser"):
-            for _ in self._tabs.all:
+            if not self._dialogs.is_open:
                 try:
-                    return self._observe_current()
-                except TabClosed:
-                    pass  # now another tab is current
-            return self._observe_current()
+                    with self._dialogs.asking():
+                        page = self._observe_open()
+                    self._dialogs.forget_row()
+                    self._seen = (self._tabs.current, page)
+                    return page
+                except DialogOpened:
+                    pass
+            return self._observe_dialog()
+
+    def _observe_open(self) -> Page:
+        for _ in self._tabs.all:
+            try:
+                return self._observe_current()
+            except TabClosed:
+                pass  # now another tab is current
+        return self._observe_current()
+
+    def _observe_dialog(self) -> Page:
+        tab = self._tabs.current
+        of_page = self._dialogs.page
+        url = clean(self._addresses.to_public(tab.page.url if of_page is None else of_page.url))
+        behind = None
+        if self._seen is not None and self._seen[0] is tab and self._seen[1].url == url:
+            behind = self._seen[1]
+        self._filter.notices.append(_DIALOG)
+        page = Page(
+            url=url,
+            title=tab.title,
+            nodes=self._dialogs.show(tab.script.take_numbers, behind),
+            tabs=tuple(map(self._name_of, self._tabs.all)),
+            tab=self._tabs.all.index(tab) if tab in self._tabs.all else 0,  # it may have closed
+            notices=self._take_notices(),
+        )
+        return self.secrets.hide(page)
+
+    def _name_of(self, tab: Tab) -> str:
+        return tab.title or clean(self._addresses.to_public(tab.page.url))
 
     def _observe_current(self) -> Page:
         self._recover_closed_tab()
@@ -218,9 +275,7 @@ class Session:
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
             nodes=nodes,
-            tabs=tuple(
-                each.title or clean(self._addresses.to_public(each.page.url)) for each in tabs
-            ),
+            tabs=tuple(map(self._name_of, tabs)),
             tab=tabs.index(tab),
             pixels_above=found["above"],
             pixels_below=found["below"],
@@ -325,8 +380,11 @@ class Session:
         Raises:
             BrowserGone: the page or the browser crashed.
         """
-        if not self._tabs.current.page.is_closed():
-            return
+        if self._tabs.current.page.is_closed():
+            with self._dialogs.asking(False):
+                self._replace_closed_tab()
+
+    def _replace_closed_tab(self) -> None:
         num_left = sum(not page.is_closed() for page in self.pages)
         self._tabs.drop_closed()
         if num_left:
@@ -347,33 +405,51 @@ class Session:
         Raises:
             BrowserGone: the page crashed or did not answer.
         """
+        if self._dialogs.is_open:
+            return b""  # the page would not answer
         try:
-            with timed(self._stopwatch, "screenshots"), self._tabs.current.guard():
+            with (
+                timed(self._stopwatch, "screenshots"),
+                self._dialogs.asking(),
+                self._tabs.current.guard(),
+            ):
                 self._leave_disallowed_pages()
                 return self._screenshot(self._tabs.current, type="jpeg", quality=80)
-        except TabClosed:
+        except (TabClosed, DialogOpened):
             return b""
 
     def open(self, *urls: str) -> None:
         """Open addresses (public or real), one tab each; the first tab becomes current.
 
+        A dialog that opens meanwhile stays open if there is one address, and is dismissed if there
+        are several.
+
         Raises:
             ActionFailed: an address is not on the allowed hosts or did not load.
         """
         self._start_url = urls[0] if urls else self._start_url
+        self.dismiss_dialogs()
         with timed(self._stopwatch, "browser"):
-            for index, url in enumerate(urls):
-                if index:
-                    self._tabs.open()
-                tab = self._tabs.current
-                with tab.guard():
+            try:
+                with self._dialogs.asking(len(urls) == 1):
+                    self._open(urls)
+            except DialogOpened:
+                pass  # the next observation has it
+
+    def _open(self, urls: Sequence[str]) -> None:
+        for index, url in enumerate(urls):
+            if index:
+                self._tabs.open()
+            tab = self._tabs.current
+            with tab.guard():
+                with self._dialogs.asking(False):  # the page before has no say
                     self._goto(url)
-                    tab.wait_idle()
-                    if not self._strict:
-                        tab.wait_late()
-                    tab.read_title()
-            if len(urls) > 1:
-                self._tabs.focus(len(self._tabs.all) - len(urls))
+                tab.wait_idle()
+                if not self._strict:
+                    tab.wait_late()
+                tab.read_title()
+        if len(urls) > 1:
+            self._tabs.focus(len(self._tabs.all) - len(urls))
 
     def act(self, action: Action) -> None:
         """Execute `action` and wait for its effect; `stop` has no effect here.
@@ -387,6 +463,10 @@ class Session:
         without effect (on a covered, inert or disabled element, or with an unknown key) are
         refused. An action fails if a field or list does not keep what it set; where the field
         writes it in a form of its own, the next observation has a notice.
+
+        If a dialog of the page with a choice opens, it is the next observation, and the next action
+        answers it: `click` on its buttons, `type` into the field of a prompt, or `press` with Enter
+        or Escape. The page's script waits meanwhile. Any other action is refused.
 
         Raises:
             ActionFailed: the action failed; the message is for the model.
@@ -402,52 +482,75 @@ class Session:
                 raise type(error)(shown) from None
 
     def _act(self, action: Action) -> None:
-        self._recover_closed_tab()
+        is_begun = is_done = self._dialogs.is_open
+        watches = action.kind != "wait" and not self._strict
+        check: Check | None = None
+        if not is_begun:
+            self._recover_closed_tab()
+        elif not self._answer(action):
+            return
         tab = self._tabs.current
         try:
-            with tab.guard():
-                try:
-                    if tab.is_leaving:
-                        tab.wait_idle(first_frame=False)
-                    watches = action.kind != "wait" and not self._strict
-                    if watches:
-                        changes = action.kind not in _ONLY_LOOKING
-                        tab.begin_action(action.element_id, changes=changes)
-                    check = self._execute(action)
+            with self._dialogs.asking():
+                with suppress(TabClosed), tab.guard(), _failing(tab, action):
+                    if not is_begun:
+                        if tab.is_leaving:
+                            tab.wait_idle(first_frame=False)
+                        if watches:
+                            changes = action.kind not in _ONLY_LOOKING
+                            tab.begin_action(action.element_id, changes=changes)
+                        is_begun = True
+                        check = self._execute(action)
+                        is_done = True
+                    if self._dialogs.is_open:
+                        return
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
-                    if check is not None and (notice := check(False)):
-                        self._filter.notices.append(notice)
                     if watches:
                         self._tabs.current.wait_late()
-                except Error as error:
-                    tab.raise_if_gone(error)
-                    message = error.message.splitlines()[0]
-                    raise ActionFailed(f"{action.kind} failed: {message}") from error
-        except TabClosed:
-            pass  # an action may close its window
-        self._recover_closed_tab()
-        with self._tabs.current.guard():
-            self._leave_disallowed_pages()
+                    if check is not None and (notice := check(False)):
+                        self._filter.notices.append(notice)
+                self._recover_closed_tab()  # an action may close its window
+                with self._tabs.current.guard():
+                    self._leave_disallowed_pages()
+        except DialogOpened:  # the next observation has it
+            if not is_begun:
+                raise ActionFailed(f"{action.kind} was not done: a dialog opened first") from None
+            if not is_done:
+                self._filter.notices.append(
+                    f"the dialog interrupted {action.kind}: see whether it was done"
+                )
+
+    def _answer(self, action: Action) -> bool:
+        """Carry out `action` on the open dialog; return whether the page goes on."""
+        if action.kind == "stop":
+            return False
+        with self._watchdog.limit(2 * self._timeout_s):
+            return self._dialogs.answer(action)
+
+    def dismiss_dialogs(self) -> None:
+        """Dismiss the dialog that is open, if any, so that `page` answers; a notice tells it."""
+        with timed(self._stopwatch, "browser"), self._watchdog.limit(2 * self._timeout_s):
+            self._dialogs.dismiss()
 
     def _execute(self, action: Action) -> Check | None:
         tab = self._tabs.current
         match action.kind:
-            case "new_tab":
-                self._tabs.open()
-            case "tab_focus":
-                self._tabs.focus(-1 if action.tab is None else action.tab)
-            case "close_tab":
-                self._tabs.close_current()
+            case "new_tab" | "tab_focus" | "close_tab":
+                with self._dialogs.asking(False):  # a tab that is half open would be lost
+                    self._change_tab(action)
             case "goto":
-                self._goto(action.url)
+                with LAST_STEP:
+                    self._goto(action.url)
             case "go_back":
                 if not tab.can_go_back:
                     raise ActionFailed("there is no page to go back to")
-                tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
+                with LAST_STEP:
+                    tab.page.go_back(wait_until="commit", timeout=self._timeout_s * 1000)
             case "go_forward":
                 # Playwright returns no response for a cached page.
-                tab.page.go_forward(wait_until="commit", timeout=self._timeout_s * 1000)
+                with LAST_STEP:
+                    tab.page.go_forward(wait_until="commit", timeout=self._timeout_s * 1000)
             case "stop":
                 pass
             case _:
@@ -455,6 +558,15 @@ class Session:
                     tab, action, strict=self._strict, uploads=self._uploads, secrets=self.secrets
                 )
         return None
+
+    def _change_tab(self, action: Action) -> None:
+        match action.kind:
+            case "new_tab":
+                self._tabs.open()
+            case "tab_focus":
+                self._tabs.focus(-1 if action.tab is None else action.tab)
+            case "close_tab":
+                self._tabs.close_current()
 
     def _goto(self, url: str) -> None:
         if names_in(url):
@@ -478,6 +590,10 @@ class Session:
 
         Goes back in the history first, then to the previous tab, and at last to an empty tab.
         """
+        with self._dialogs.asking(False):
+            self._leave_while_disallowed()
+
+    def _leave_while_disallowed(self) -> None:
         goes_back = True
         while not self._may_show(url := self._tabs.current.page.url):
             tab = self._tabs.current
@@ -515,6 +631,7 @@ class Session:
                 if self._proxy is not None:
                     self._context.close()
                 else:
+                    self._dialogs.release()
                     self._tabs.detach()
                     self._filter.release()
         except Error:
@@ -540,6 +657,17 @@ def _unsent_notice(fields: Sequence[Mapping[str, Any]]) -> str:
         for field in fields
     )
     return f"the browser did not send the form; {'; '.join(said)}"
+
+
+@contextmanager
+def _failing(tab: Tab, action: Action) -> Iterator[None]:
+    """Turn an error of the browser into the failure of an action."""
+    try:
+        yield
+    except Error as error:
+        tab.raise_if_gone(error)
+        message = error.message.splitlines()[0]
+        raise ActionFailed(f"{action.kind} failed: {message}") from error
 
 
 def require_chromium_page(page: object) -> None:

@@ -6,6 +6,7 @@ from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.page_dialogs import PageDialogs
 from agentkv_env.request_filter import RequestFilter
 from agentkv_env.tab import Tab
 from agentkv_env.watchdog import Watchdog
@@ -39,12 +40,14 @@ class Tabs:
         page: PlaywrightPage,
         *,
         request_filter: RequestFilter,
+        dialogs: PageDialogs,
         watchdog: Watchdog,
         timeout_s: float,
     ) -> None:
         """Begin with `page`; other pages of its context are not touched."""
         self._context = page.context
         self._filter = request_filter
+        self._dialogs = dialogs
         self._watchdog = watchdog
         self._timeout_s = timeout_s
         self._opening = False  # True while `open` opens a tab
@@ -156,6 +159,7 @@ class Tabs:
             timeout_s=self._timeout_s,
         )
         self._filter.watch(page)
+        self._dialogs.watch(page)
         self.all.append(tab)
         return tab
 

@@ -239,6 +239,15 @@ def test_a_secret_comes_from_a_variable_or_a_private_file_only(
     assert "hunter22" not in refused.output
 
 
+@pytest.mark.parametrize(
+    "command", [("act", "--url", "http://a.test", "--goal", "x"), ("mcp", "--hosts", "a.test")]
+)
+def test_dialogs_are_answered_in_one_of_three_ways(command: tuple[str, ...]) -> None:
+    refused = call(*command, "--dialogs", "never")
+    assert refused.exit_code == 2
+    assert "--dialogs 'never' is unknown; known: ask, accept, dismiss" in refused.output
+
+
 def test_a_goal_may_name_only_secrets_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "hunter22")
     given = ("act", "--url", "http://a.test", "--secret", "shop=env:SHOP_PASSWORD")

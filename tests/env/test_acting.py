@@ -183,17 +183,6 @@ def test_public_addresses_stand_for_real_ones(browser: Browser, pages: "Pages") 
         assert session.observe().title == "One"
 
 
-def test_dialogs_are_answered_and_told(visit: "Visit") -> None:
-    visit.show("""<button onclick="document.title = confirm('Sure?') + '/' + prompt('Who?');
-        alert('Bye')">Ask</button>""")
-    page = visit.act("click [1]")
-    assert page.title == "true/null"
-    assert page.notices == (
-        *("confirm accepted: Sure?", "prompt dismissed: Who?", "alert accepted: Bye"),
-    )
-    assert visit.session.observe().notices == ()
-
-
 def test_a_download_is_cancelled_and_told(visit: "Visit") -> None:
     visit.show("<a href=/f.bin>File</a>", **{"f.bin": b"data"})
     page = visit.act("click [1]")

@@ -9,6 +9,7 @@ from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, Score, Scoring, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
+from agentkv_tasks.run.played_task import score_of
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
 from tests.local_site import Handler, served
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.browser
 PAGES = {
     "/": "<title>Start</title><p class=price>$12.50</p><a href='/cart'>cart</a>",
     "/cart": "<title>Cart</title><p id=count>3</p><ul><li>Blue Kayak</li></ul>",
+    "/delete": "<script>document.title = confirm('Delete all?') ? 'deleted' : 'kept'</script>",
     "/script": "<title>Script</title><script>setInterval(() => location = '/', 1)</script>",
     "/f/boats/12/": """<div id=main><article><a class=fg-inherit>ann</a>
         <p class=comment__content>post</p>
@@ -47,8 +49,14 @@ def origin() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def page(origin: str) -> Iterator[Page]:
-    with Browser.launch() as browser, browser.session(hosts=["127.0.0.1:*"]) as session:
+def browser() -> Iterator[Browser]:
+    with Browser.launch() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    with browser.session(hosts=["127.0.0.1:*"]) as session:
         yield session.page
 
 
@@ -57,10 +65,8 @@ def addresses(origin: str) -> Addresses:
     return Addresses({"__SHOPPING__": "http://shop.test"}, {"http://shop.test": origin})
 
 
-def evaluated(
-    page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
-) -> Score:
-    task = Task(
+def task_with(check: object) -> Task:
+    return Task(
         sites=("shopping",),
         task_id=0,
         start_url="__SHOPPING__",
@@ -69,8 +75,13 @@ def evaluated(
         intent="",
         eval=check,  # type: ignore[arg-type]
     )
+
+
+def evaluated(
+    page: Page, addresses: Addresses, check: object, answer: str = "", scoring: Scoring = "compat"
+) -> Score:
     final = Final.of(page, answer, addresses)
-    return evaluate(task, final, page=page, addresses=addresses, scoring=scoring)
+    return evaluate(task_with(check), final, page=page, addresses=addresses, scoring=scoring)
 
 
 def score(
@@ -115,6 +126,16 @@ def test_checks_of_other_pages_leave_the_last_page_in_place(
     assert score(page, addresses, check) == 1.0
     assert page.url == f"{origin}/"
     assert len(page.context.pages) == num_tabs
+
+
+def test_a_dialog_that_nobody_answered_is_dismissed_before_the_score(
+    browser: Browser, origin: str, addresses: Addresses
+) -> None:
+    task = task_with(shows("last", "document.title", exact_match="kept"))
+    with browser.session(hosts=["127.0.0.1:*"]) as session:
+        session.open(f"{origin}/delete")
+        assert session.observe().nodes[0].name == "Delete all?"
+        assert score_of(task, "", session, browser, addresses).value == 1.0
 
 
 def test_a_helper_call_can_derive_an_address_from_the_last_one(

@@ -48,7 +48,9 @@ def sign_in(
         BrowserGone: the browser died.
     """
     secrets = Secrets([password])
-    with browser.session(hosts=addresses.hosts(site), addresses=dict(addresses.origins)) as session:
+    with browser.session(
+        hosts=addresses.hosts(site), addresses=dict(addresses.origins), dialogs="accept"
+    ) as session:
         try:
             session.open(site + login.page)
             page = session.page
@@ -144,7 +146,10 @@ def shows_log_in(
         BrowserGone: the browser died.
     """
     with browser.session(
-        hosts=addresses.hosts(site), addresses=dict(addresses.origins), storage_state=state
+        hosts=addresses.hosts(site),
+        addresses=dict(addresses.origins),
+        storage_state=state,
+        dialogs="accept",
     ) as session:
         session.open(site)
         with browser.watchdog.limit(2 * _STEP_S):

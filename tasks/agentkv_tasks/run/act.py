@@ -13,6 +13,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.hosts import host_of, is_web_address
 from agentkv_env.named_secrets import NamedSecrets, Secret
 from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 
@@ -33,6 +34,7 @@ def run_goal(
     on_step: Callable[[Step], None],
     out: Path | None = None,
     secrets: Mapping[str, Secret] | None = None,
+    dialogs: Dialogs = "ask",
 ) -> Episode:
     """Run the agent with `goal`, starting at `url`, under the first policy of `settings`.
 
@@ -42,6 +44,7 @@ def run_goal(
     Args:
         out: folder for the trace and a screenshot of each page; None writes nothing.
         secrets: secrets that the agent may type on their hosts, by name.
+        dialogs: as in `Browser.session`.
 
     Raises:
         UrlError: `url` is not a web address.
@@ -79,6 +82,7 @@ def run_goal(
                 ocr=Ocr.find(default_cache()),
                 strict=settings.strict,
                 secrets=secrets,
+                dialogs=dialogs,
             )
         )
         session.open(url)

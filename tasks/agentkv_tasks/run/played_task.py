@@ -62,6 +62,8 @@ def begun(
     )
     with opened as session, recorded(session, browser, playwright_trace):
         session.open(*(addresses.fill(url) for url in task.start_urls))
+        if task.intent_element:
+            session.dismiss_dialogs()  # the page would not answer
         with browser.watchdog.limit(_EVALUATION_S):
             goal = goal_of(task, session.page)
         yield session, goal
@@ -79,6 +81,8 @@ def score_of(
 ) -> Score:
     """Score a task by the agent's answer and the final state of its session.
 
+    A dialog that is still open is dismissed: no check could read the page.
+
     Args:
         options: further ones of `evaluate`.
 
@@ -86,6 +90,7 @@ def score_of(
         CannotScore: an evaluator cannot be computed here.
         BrowserGone: the browser died, or a check ran out of time.
     """
+    session.dismiss_dialogs()
     with browser.watchdog.limit(_EVALUATION_S if graders.judge is None else JUDGED_S):
         final = Final.of(session.page, answer, addresses)
         return evaluate(

@@ -178,6 +178,8 @@ def replay(
             ocr=Ocr.find(default_cache()),
         ) as session:
             session.open(*(addresses.fill(url) for url in task.start_urls))
+            if task.intent_element:
+                session.dismiss_dialogs()
             episode = Agent(Recorded(trace.steps), max_repeats=limits.max_repeats).run(
                 session,
                 goal_of(task, session.page),
@@ -186,6 +188,7 @@ def replay(
             )
             if episode.status == "env_error":
                 return trace, episode, None
+            session.dismiss_dialogs()
             final = Final.of(session.page, episode.answer, addresses)
             try:
                 score = evaluate(task, final, page=session.page, addresses=addresses)

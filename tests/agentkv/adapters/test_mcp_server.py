@@ -187,6 +187,19 @@ def test_a_client_types_a_secret_that_it_never_sees(pages: Pages) -> None:
         tools.close()
 
 
+def test_a_client_answers_the_dialogs_of_a_page(pages: Pages, tools: PageTools) -> None:
+    pages.set(
+        {"/": "<button onclick=\"this.textContent = prompt('Name?', 'New')\">Folder</button>"}
+    )
+    page = tools.open_page(pages.origin() + "/")
+    page = tools.click(number_of("Folder", page))
+    assert "dialog 'Name?'" in page
+    with pytest.raises(ToolFailed, match="a dialog is open, and all else waits"):
+        tools.open_page(pages.origin() + "/")
+    tools.type_text(number_of("Answer", page), "Letters")
+    assert "button 'Letters'" in tools.click(number_of("OK", page))
+
+
 def test_a_page_is_cut_to_its_tokens(pages: Pages) -> None:
     pages.set({"/": "<title>Home</title>" + "".join(f"<p>Berth {n}</p>" for n in range(40))})
     tools = PageTools([host(pages)], tokens=80, ocr=False)

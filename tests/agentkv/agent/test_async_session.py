@@ -87,19 +87,21 @@ def test_a_page_is_read_and_acted_on_as_with_the_sync_api(
 
 
 def test_dialogs_and_windows_of_the_page_are_handled(site: str) -> None:
-    model = Solution(["click [button: Ask]", "click [link: New]", "stop []"])
+    model = Solution(
+        ["click [button: Ask]", "type [textbox: Answer] [Ann] [1]", "click [link: New]", "stop []"]
+    )
 
     async def test(page: AsyncPage) -> None:
         await page.evaluate(
-            "document.body.innerHTML = `<button onclick=\"this.textContent = confirm('Sure?')\">"
+            "document.body.innerHTML = `<button onclick=\"this.textContent = prompt('Who?')\">"
             'Ask</button><a href="/boats" target="_blank">New</a>`'
         )
         steps: list[Step] = []
         async with AsyncSession(Agent(model), page) as ours:
             episode = await ours.do("goal", on_step=steps.append)
-        assert [step.error for step in steps] == ["", "", ""]
-        assert await page.locator("button").text_content() in ("true", "false")
-        assert episode.steps[2].url == site + "/boats"
+        assert [step.error for step in steps] == ["", "", "", ""]
+        assert await page.locator("button").text_content() == "Ann"
+        assert episode.steps[3].url == site + "/boats"
         assert len(page.context.pages) == 2
 
     run_on_page(site + "/", test)

@@ -251,6 +251,28 @@ def test_a_password_that_a_hook_fills_in_stays_out_of_all_steps(
     assert "***" in episode.steps[0].action
 
 
+def test_a_hook_sees_the_answer_to_a_dialog_as_an_action(session: BrowserSession) -> None:
+    session.page.set_content(
+        "<button onclick=\"document.title = confirm('Delete all?')\">Go</button>"
+    )
+    seen: list[tuple[str, str]] = []
+
+    def nothing_deleted(page: Page, action: Action) -> None:
+        element = None if action.element_id is None else page.element(action.element_id)
+        if element is not None and element.name == "OK":
+            seen.append((page.nodes[0].role, page.nodes[0].name))
+            raise ActionRefused("nothing may be deleted")
+
+    replies = [
+        f"x\n```{action}```" for action in ("click [1]", "click [2]", "click [3]", "stop []")
+    ]
+    model = FixedReplies(replies)
+    episode = Agent(model).run(session, "goal", before_action=nothing_deleted)
+    assert seen == [("dialog", "Delete all?")]
+    assert [step.error for step in episode.steps] == ["", "refused: nothing may be deleted", "", ""]
+    assert session.page.title() == "false"
+
+
 def test_a_hook_may_refuse_to_stop(session: BrowserSession) -> None:
     def not_yet(page: Page, action: Action) -> None:
         if action.kind == "stop" and not action.answer:
