@@ -147,25 +147,29 @@ class ReplyParts:
     def _pass_text(self, marks: Sequence[_Mark]) -> Waits[_Mark | None]:
         """Emit text up to the first mark; return the mark, or None at the end of the reply."""
         by_text = {mark.text: mark for mark in reversed(marks)}
-        inner = [mark.text for mark in marks if mark.place == "anywhere"]
+        inner, of_line, of_start = (
+            [mark.text for mark in marks if mark.place == place]
+            for place in ("anywhere", "line", "start")
+        )
         while True:
-            text = self._text
-            rest = text.text[self._at :]
-            leading = [
-                mark.text
-                for mark in marks
-                if mark.place == "line" or (mark.place == "start" and not self._has_begun)
-            ]
-            found = min((_first(rest, inner), _first_of_line(rest, leading, self._at_line)))
-            unsure = len(rest)
-            if not text.has_ended:
-                held = max((overlap(rest, mark) for mark in inner), default=0)
-                unsure = min(len(rest) - held, _unsure_line(rest, leading, self._at_line))
-            if found[0] < unsure:
-                self._emit_text(self._at + found[0])
-                return by_text[found[2]]
-            self._emit_text(self._at + unsure)
-            if text.has_ended:
+            rest = self._text.text[self._at :]
+            has_ended = self._text.has_ended
+            stretch = [_Stretch.of(rest, inner, None, has_ended=has_ended)]
+            if of_line:
+                lines = [
+                    found.end() for found in _LINE.finditer(rest) if found.start() or self._at_line
+                ]
+                stretch.append(_Stretch.of(rest, of_line, lines, has_ended=has_ended))
+            if of_start and not self._has_begun:
+                start = [len(rest) - len(rest.lstrip())]
+                stretch.append(_Stretch.of(rest, of_start, start, has_ended=has_ended))
+            end, _, mark = min(each.end for each in stretch)
+            sure = min(each.sure for each in stretch)
+            if end < sure:
+                self._emit_text(self._at + end)
+                return by_text[mark]
+            self._emit_text(self._at + sure)
+            if has_ended:
                 return None
             yield
 
@@ -245,38 +249,40 @@ class ReplyParts:
 
 _SPACE = " \t\r\n"
 
-_Position = tuple[int, int, str]
-"""Where a mark stands, its length, negated, and the mark."""
-_NOWHERE: _Position = (sys.maxsize, 0, "")
-
-
-def _first(text: str, marks: Sequence[str]) -> _Position:
-    """Return the first of `marks` in `text`, the longest of those at one place."""
-    found = [(text.find(mark), -len(mark), mark) for mark in marks]
-    return min((each for each in found if each[0] >= 0), default=_NOWHERE)
-
-
-def _first_of_line(text: str, marks: Sequence[str], at_line: bool) -> _Position:
-    """Return the first of `marks` that begins a line, after white space.
-
-    Args:
-        at_line: the text begins with the rest of a line that is white space up to there.
-    """
-    for found in _LINE.finditer(text) if marks else ():
-        if found.start() or at_line:
-            here = [mark for mark in marks if text.startswith(mark, found.end())]
-            if here:
-                mark = max(here, key=len)
-                return (found.end(), -len(mark), mark)
-    return _NOWHERE
-
-
-def _unsure_line(text: str, marks: Sequence[str], at_line: bool) -> int:
-    """Return where text begins that may grow to one of `marks` at the beginning of a line."""
-    start = text.rfind("\n") + 1
-    rest = text[start:].lstrip()
-    may_grow = any(len(mark) > len(rest) and mark.startswith(rest) for mark in marks)
-    return len(text) - len(rest) if rest and may_grow and (start or at_line) else len(text)
-
-
 _LINE = re.compile(r"(?:\A|(?<=\n))[^\S\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Text up to a mark."""
+
+    end: tuple[int, int, str]
+    """Where the first mark stands, its length, negated, and the mark; the largest number and no
+    mark if there is none."""
+    sure: int
+    """Length of the text in which no mark can begin that is not there yet."""
+
+    @classmethod
+    def of(
+        cls, text: str, marks: Sequence[str], places: Sequence[int] | None, *, has_ended: bool
+    ) -> "_Stretch":
+        """Look for marks.
+
+        Args:
+            places: where they may stand; None: anywhere.
+            has_ended: no more text comes.
+        """
+        sure = len(text)
+        if places is None:
+            found = [(text.find(mark), mark) for mark in marks]
+            if not has_ended:
+                sure -= max((overlap(text, mark) for mark in marks), default=0)
+        else:
+            found = [(at, mark) for at in places for mark in marks if text.startswith(mark, at)]
+            last = text[places[-1] :] if places else ""
+            may_grow = any(mark.startswith(last) and mark != last for mark in marks)
+            if last and may_grow and not has_ended:
+                sure -= len(last)
+        ends = ((at, -len(mark), mark) for at, mark in found if at >= 0)
+        none = (sys.maxsize, 0, "")
+        return cls(min(ends, default=none), sure)
