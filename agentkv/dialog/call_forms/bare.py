@@ -35,7 +35,8 @@ from agentkv.dialog.call_forms.form import (
 )
 from agentkv.dialog.call_forms.values import read_object, read_value
 
-_PYTHON_TAG = "<|python_tag|>"
+_CODE, _END_CODE = ("<|python_tag|>", "<|python_start|>"), "<|python_end|>"
+"""Tokens of Llama 3 and 4 before code, and the latter's after it."""
 _NAME = re.compile(r"[^\s()\[\]{},;=\"']*")
 
 
@@ -49,8 +50,8 @@ class BareForm:
 
     @property
     def tokens(self) -> Collection[str]:
-        """Llama's token before code."""
-        return (_PYTHON_TAG,)
+        """Llama's tokens around code."""
+        return (*_CODE, _END_CODE)
 
     def marks(self, functions: Functions) -> Mapping[str, Place]:
         """Return brackets, and names on lines of their own; see `Form`."""
@@ -58,15 +59,15 @@ class BareForm:
         return {
             "{": self.place,
             "[": self.place,
-            _PYTHON_TAG: "anywhere",
             FENCE: "start",
+            **dict.fromkeys(_CODE, "anywhere"),
             **lines,
         }
 
     def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
         """Read calls that follow one another; see `Form`."""
-        is_code = bool((yield from text.starts((_PYTHON_TAG,), at)))
-        at = yield from text.skip_space(at + len(_PYTHON_TAG) if is_code else at)
+        code = yield from text.starts(_CODE, at)
+        at = yield from text.skip_space(at + len(code))
         at = yield from skip_fence(text, at)
         char = yield from text.char(at)
         calls: list[Call] = []
@@ -80,12 +81,12 @@ class BareForm:
             if (yield from text.char(at)) != "]":
                 raise Malformed(at)
             at += 1
-        elif is_code:
+        elif code:
             calls, at = yield from _read_python(text, at, functions)
         else:
             call, at = yield from _read_line(text, at, functions)
             calls = [] if call is None else [call]
-        return Found(calls, (yield from skip_mark(text, at, FENCE)))
+        return Found(calls, (yield from skip_mark(text, at, _END_CODE if code else FENCE)))
 
 
 def _holds_objects(text: ArrivingText, at: int) -> Waits[bool]:

@@ -89,7 +89,8 @@ def _call_in(value: Any, functions: Functions) -> Call | None:
     if isinstance(inner, dict):
         value = inner
     name = value.get("name", inner)
-    keys = [key for key in ARGUMENTS if key in value]
-    if not isinstance(name, str) or (not keys and not value.keys() <= CALL_KEYS):
+    given = [value[key] for key in ARGUMENTS if key in value]
+    if not isinstance(name, str) or (not given and not value.keys() <= CALL_KEYS):
         return None
-    return call_with(find_function(name, functions), value[keys[0]] if keys else None)
+    arguments = next((each for each in given if each not in (None, "")), None)
+    return call_with(find_function(name, functions), arguments)

@@ -244,6 +244,11 @@ REPLIES: dict[str, tuple[str, str, list[Any]]] = {
         "[look(at=\"Rome\", all=[{'a': None}, -1.5e3,]), get-in.touch()]\nWell.",
         [("look", {"at": "Rome", "all": [{"a": None}, -1500.0]}), ("get-in.touch", {}), "Well."],
     ),
+    "Python between tokens": (
+        "llama",
+        "<|python_start|>[now(), look(at='Rome')]<|python_end|>",
+        [NOW, ROME],
+    ),
     # sections
     "DeepSeek's fences": (
         "deepseek",

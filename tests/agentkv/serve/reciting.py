@@ -18,7 +18,7 @@ def add_pieces(tokenizer: Any, text: str) -> list[int]:
     control = "|".join(re.escape(token.content) for token in added if token.special)
     pieces = []
     for number, part in enumerate(re.split(f"({control})", text)):
-        step = len(part) if number % 2 else 7
+        step = len(part) if number % 2 else 16
         pieces += [part[start : start + step] for start in range(0, len(part), step or 1)]
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in dict.fromkeys(pieces)])
     ids: list[int] = tokenizer.convert_tokens_to_ids(pieces)
