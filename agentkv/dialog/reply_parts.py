@@ -231,7 +231,7 @@ class ReplyParts:
                 self._dropped = ""
         if not text:
             return
-        before, newline, line = text.rpartition("\n")
+        _, newline, line = text.rpartition("\n")
         self._at_line = not line.strip() and (bool(newline) or self._at_line)
         if self._kind == "content":
             text, self._space = self._space + text, ""
@@ -248,7 +248,6 @@ class ReplyParts:
 
 
 _SPACE = " \t\r\n"
-
 _LINE = re.compile(r"(?:\A|(?<=\n))[^\S\n]*")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from agentkv.dialog.calls import (
     DEEPSEEK,
@@ -20,6 +21,7 @@ from agentkv.dialog.calls import (
     CallFormat,
     Function,
 )
+from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.reply_parts import Part, ReplyParts
 
 FORMATS: dict[str, CallFormat] = {
@@ -417,10 +419,24 @@ def test_calls_come_as_soon_as_they_end() -> None:
     assert made.feed("\nWell") == [Part("content", "Well")]
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if name != "gpt-oss"])
-def test_what_a_format_writes_it_reads(format: str) -> None:
+@pytest.fixture(scope="module")
+def grammar(plain_tokenizer: Tokenizer) -> Grammar:
+    return Grammar(plain_tokenizer, end_id=3)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_a_format_writes_it_reads_and_its_grammar_allows(
+    format: str, grammar: Grammar, plain_tokenizer: Tokenizer
+) -> None:
     written = FORMATS[format].write("look", '{"at": "Rome"}')
     assert plain(parts_of(format, written)) == [ROME]
+    schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+    functions = [Function("now", schema), Function("look", schema)]
+    matcher = grammar.match(FORMATS[format].grammar(functions, {}))
+    for id in plain_tokenizer.encode(written.removesuffix("<|call|>")).ids:
+        assert matcher.allowed()[id]
+        matcher.consume([id])
+    assert matcher.has_ended or matcher.allowed()[3]
 
 
 def test_a_value_keeps_its_type_in_json_whatever_the_schema_says() -> None:

@@ -1,13 +1,15 @@
 """Every family's calls reach the client as the model wrote them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.messages import Chat, MessageTemplate
 from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of, train_tokenizer
-from tests.agentkv.serve.conftest import serving
+from tests.agentkv.serve.conftest import TOOL_TEMPLATE, serving
 from tests.agentkv.serve.reciting import add_pieces, reciting_model
 
 STRING: Any = {"type": "string", "description": "some text"}
@@ -121,3 +123,24 @@ def test_two_calls_of_every_family_reach_the_client(name: str, trained: str) -> 
     assert len({delta.id for delta in deltas}) == 2
     assert [json.loads(delta.function.arguments) for delta in deltas] == SENT
     assert not any(chunk.choices[0].delta.content for chunk in chunks)
+
+
+def test_what_max_tokens_may_have_cut_is_no_call(
+    chat_tokenizer: Callable[..., PreTrainedTokenizerFast],
+) -> None:
+    tokenizer = chat_tokenizer(TOOL_TEMPLATE)
+    text = "<tool_call>book-table\n<arg_key>code</arg_key>\n<arg_value>true</arg_value>\n"
+    reply = add_pieces(tokenizer, text)
+    template = MessageTemplate(tokenizer)
+    prompt = sum(template.opening(Chat(ASKED, [BOOK])), [])
+    local = reciting_model(tokenizer, len(prompt), [*reply, min(template.end_ids)])
+    options: Any = {"model": "tiny", "messages": ASKED, "tools": [BOOK], "temperature": 0}
+    with serving(local, policies=("full",), budget=None) as served, served.client() as client:
+        cut = client.chat.completions.create(**options, max_tokens=len(reply)).choices[0]
+        served.idle()
+        ended = client.chat.completions.create(**options).choices[0]
+    assert (cut.message.content, cut.message.tool_calls) == (text, None)
+    assert cut.finish_reason == "length"
+    (call,) = ended.message.tool_calls or ()
+    assert call.type == "function" and json.loads(call.function.arguments) == {"code": "true"}
+    assert ended.finish_reason == "tool_calls"
