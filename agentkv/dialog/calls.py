@@ -1,46 +1,42 @@
-"""Calls of functions in replies: how a model writes them, and grammars that make it write one."""
+"""Calls of functions in replies: the forms in which a family of models writes them, and grammars
+that make it write one."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from agentkv.dialog.call_forms import harmony
+from agentkv.dialog.call_forms.bare import BareForm
+from agentkv.dialog.call_forms.call import Call as Call
+from agentkv.dialog.call_forms.call import Function as Function
+from agentkv.dialog.call_forms.form import Form
+from agentkv.dialog.call_forms.mistral import MistralForm
+from agentkv.dialog.call_forms.sections import SectionForm
+from agentkv.dialog.call_forms.tags import TagForm
 
 _AS_JSON_DUMPS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space of JSON in replies: as `json.dumps` writes it, on which models were trained. Free
 white space would let a small model write nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call that a model wrote."""
-
-    name: str
-    """Name of the function."""
-    arguments: str
-    """Arguments as JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function that a model may call."""
-
-    name: str
-    parameters: Mapping[str, Any]
-    """JSON schema of the arguments."""
-
-
 class CallFormat(Protocol):
-    """The form in which a family of models writes calls."""
+    """How a family of models writes calls: the forms that are read, and the one that it is made to
+    write."""
 
     @property
-    def begin(self) -> str:
-        """Text that begins a call; empty if a call is the whole reply."""
+    def forms(self) -> Sequence[Form]:
+        """The forms in which calls are read."""
         ...
 
     @property
-    def end(self) -> str:
-        """Text that ends a call; empty if only the end of the reply does."""
+    def tokens(self) -> Collection[str]:
+        """Texts of the forms that may be control tokens of the model."""
+        ...
+
+    def write(self, name: str, arguments: str) -> str:
+        """Return a call, given its arguments as JSON."""
         ...
 
     def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
@@ -49,10 +45,6 @@ class CallFormat(Protocol):
         Args:
             control: ids of the tokenizer's control tokens by their text.
         """
-        ...
-
-    def parse(self, text: str) -> list[Call] | None:
-        """Return the calls in the text between `begin` and `end`; None if it holds none."""
         ...
 
 
@@ -71,6 +63,19 @@ class JsonCalls:
     """Name of the object's second member."""
     is_list: bool = False
     """True if the objects stand in a list."""
+    forms: Sequence[Form] = (TagForm(), BareForm())
+    """The forms in which calls are read."""
+
+    @property
+    def tokens(self) -> Collection[str]:
+        """Texts of the forms that may be control tokens of the model."""
+        return _tokens_of(self.forms)
+
+    def write(self, name: str, arguments: str) -> str:
+        """Return a call; see `CallFormat`."""
+        opening, closing = ("[", "]") if self.is_list else ("", "")
+        inner = f'{opening}{{"name": "{name}", "{self.key}": {arguments}}}{closing}'
+        return self.space.join(part for part in (self.begin, inner, self.end) if part)
 
     def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
@@ -90,82 +95,112 @@ class JsonCalls:
         after = lark_literal(f"{closing}{self.space if self.end else ''}{self.end}", control)
         return f"start: {before} call {after}\ncall: {_json(schema)}"
 
-    def parse(self, text: str) -> list[Call] | None:
-        """Return the calls in JSON, also in Mistral's newer form `name[ARGS]{...}` and, between
-        tags, in the forms of GLM and Qwen3-Coder."""
-        if (call := _tagged_call(text)) is not None:
-            return [call]
-        if self.is_list and (found := re.match(r"\s*([\w.-]+)(?:\[ARGS\]|\s*(?={))", text)):
-            text = json.dumps([{"name": found[1], self.key: _loaded(text[found.end() :])}])
-        value = _loaded(text)
-        values = value if isinstance(value, list) else [value]
-        calls = []
-        for each in values:
-            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-                return None
-            arguments: Any = next((each[key] for key in (self.key, *_KEYS) if key in each), None)
-            if isinstance(arguments, str):
-                arguments = _loaded(arguments)
-            if not isinstance(arguments, dict):
-                return None
-            calls.append(Call(each["name"], json.dumps(arguments)))
-        return calls or None
-
 
 @dataclass(frozen=True, slots=True)
-class HarmonyCalls:
-    """Calls of gpt-oss: a message in the channel `commentary` to a function."""
+class NamedCalls:
+    """Calls with a function's name and its arguments in JSON between fixed texts: those of gpt-oss,
+    DeepSeek and Kimi."""
 
-    begin: str = "<|channel|>commentary to=functions."
-    """Text that begins a call."""
-    end: str = "<|call|>"
-    """Text that ends a call."""
+    begin: str
+    """Text before the name."""
+    between: str
+    """Text between the name and the arguments."""
+    end: str = ""
+    """Text after the arguments."""
+    forms: Sequence[Form] = ()
+    """The forms in which calls are read; none for gpt-oss, whose calls are messages
+    (`agentkv.dialog.call_forms.harmony`)."""
+
+    @property
+    def tokens(self) -> Collection[str]:
+        """Texts of the forms that may be control tokens of the model."""
+        return _tokens_of(self.forms) or harmony.TOKENS
+
+    def write(self, name: str, arguments: str) -> str:
+        """Return a call; see `CallFormat`."""
+        return f"{self.begin}{name}{self.between}{arguments}{self.end}"
 
     def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
+        after = lark_literal(self.end, control)
         alternatives, rules = [], []
         for number, each in enumerate(functions):
-            header = f"{self.begin}{each.name} <|constrain|>json<|message|>"
-            alternatives.append(f"{lark_literal(header, control)} call{number}")
+            header = f"{self.begin}{each.name}{self.between}"
+            alternatives.append(f"{lark_literal(header, control)} call{number} {after}")
             rules.append(f"call{number}: {_json(each.parameters)}")
         return "\n".join([f"start: {' | '.join(alternatives)}", *rules])
 
-    def parse(self, text: str) -> list[Call] | None:
-        """Return the call in `name ...<|message|>arguments`."""
-        header, _, body = text.partition("<|message|>")
-        name = re.match(r"[\w.-]+", header)
-        arguments = _loaded(body)
-        if name is None or not isinstance(arguments, dict):
-            return None
-        return [Call(name[0], json.dumps(arguments))]
+
+def _tokens_of(forms: Sequence[Form]) -> list[str]:
+    return [token for form in forms for token in form.tokens]
 
 
 TAGS = JsonCalls()
 """The form of Hermes and Qwen, and of every model whose template shows no other one."""
-LLAMA = JsonCalls("", "", "", "parameters")
-MISTRAL = JsonCalls("[TOOL_CALLS]", "", "", is_list=True)
-HARMONY = HarmonyCalls()
-_KEYS = ("arguments", "parameters")
+SEED = JsonCalls(
+    *("<seed:tool_call>", "</seed:tool_call>"),
+    forms=(TagForm("<seed:tool_call>", "</seed:tool_call>", has_lines=False), *TAGS.forms),
+)
+LLAMA = JsonCalls("", "", "", "parameters", forms=(BareForm("line"), TagForm()))
+MISTRAL = JsonCalls("[TOOL_CALLS]", "", "", is_list=True, forms=(MistralForm(), *TAGS.forms))
+HARMONY = NamedCalls("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>")
+_DEEPSEEK_FORM = SectionForm(
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+)
+DEEPSEEK = NamedCalls(
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    "\n```json\n",
+    "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    (_DEEPSEEK_FORM, *TAGS.forms),
+)
+DEEPSEEK_V3_1 = NamedCalls(
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    DEEPSEEK.forms,
+)
+KIMI = NamedCalls(
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+    ":0<|tool_call_argument_begin|>",
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    (
+        SectionForm(
+            *("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+            *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        ),
+        *TAGS.forms,
+    ),
+)
 
 
 def find_format(rendered: str) -> CallFormat:
-    """Return the format of calls, given a reply with one as a chat template renders it."""
-    if HARMONY.begin.removeprefix("<|channel|>commentary ") in rendered:
+    """Return the format of calls, given a reply with one as a chat template renders it, or a
+    template that cannot render it."""
+    if "to=functions." in rendered:
         return HARMONY
     if MISTRAL.begin in rendered:
         return MISTRAL
+    if "<|tool_call_argument_begin|>" in rendered:
+        return KIMI
+    if "<｜tool▁sep｜>" in rendered:
+        return DEEPSEEK if "```json" in rendered else DEEPSEEK_V3_1
+    if "<｜tool▁call▁begin｜>" in rendered:
+        return replace(LLAMA, forms=DEEPSEEK.forms)
+    if SEED.begin in rendered:
+        return SEED
     if TAGS.begin not in rendered and re.search(r'\{\s*"name":[^{}]*"parameters":', rendered):
         return LLAMA
     return TAGS
 
 
-def describe_tools(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Return instructions for a model whose chat template ignores functions; it writes `TAGS`."""
+def describe_tools(functions: Sequence[Mapping[str, Any]], format: CallFormat) -> str:
+    """Return instructions for a model whose chat template does not show it functions."""
     listed = "\n".join(json.dumps(each, ensure_ascii=False) for each in functions)
     return (
         f"You can call these functions, given as JSON schemas:\n{listed}\n\n"
-        f"To call one, write one JSON object between {TAGS.begin} and {TAGS.end}:\n"
-        f'{TAGS.begin}\n{{"name": "...", "arguments": {{...}}}}\n{TAGS.end}'
+        f"To call one, write its name and its arguments as JSON in this form:\n"
+        f"{format.write('...', '{...}')}"
     )
 
 
@@ -188,44 +223,3 @@ def lark_literal(text: str, control: Mapping[str, int]) -> str:
         start = found.end()
     parts.append(json.dumps(text[start:]))
     return " ".join(part for part in parts if part != '""')
-
-
-def _tagged_call(text: str) -> Call | None:
-    """Return a call in the form of GLM or Qwen3-Coder, with a tag for each argument."""
-    for name, argument in _TAGGED:
-        if found := name.match(text):
-            pairs = argument.findall(text, found.end())
-            values = {key: _value(value) for key, value in pairs}
-            return Call(found[1], json.dumps(values))
-    return None
-
-
-_TAGGED = (
-    (
-        re.compile(r"\s*<function=([\w.-]+)>"),
-        re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
-    ),
-    (
-        re.compile(r"\s*([\w.-]+)\s*(?=<arg_key>)"),
-        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
-    ),
-)
-"""Patterns of a call's name and of its arguments: Qwen3-Coder, GLM."""
-
-
-def _value(text: str) -> Any:
-    """Return the value that an argument's text means: JSON if it is JSON, else the text."""
-    value = _loaded(text)
-    return text if value is None and text.strip() != "null" else value
-
-
-def _loaded(text: str) -> Any:
-    """Return the value of JSON; None if `text` is not JSON."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -8,10 +8,11 @@ another way. Text of messages never encodes to control tokens.
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentkv.dialog.call_forms import harmony
 from agentkv.dialog.calls import (
     CallFormat,
     Function,
@@ -69,11 +70,6 @@ _PROBE_TOOL = {
         "parameters": {"type": "object", "properties": {"key": {"type": "string"}}},
     },
 }
-_PROBE_CALL = {
-    "id": "probe0000",
-    "type": "function",
-    "function": {"name": "probe_of_tools", "arguments": {"key": "value"}},
-}
 
 
 class MessageTemplate:
@@ -110,13 +106,12 @@ class MessageTemplate:
         self._merges_system = "probe of system" not in talk.partition(self._mark)[0]
         self._has_developer = self._shows([{"role": "developer", "content": self._mark}, user])
         self._knows_tools = "probe_of_tools" in (self._try([user], [_PROBE_TOOL]) or "")
-        called = {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]}
-        result = {"role": "tool", "content": self._mark, "tool_call_id": "probe0000"}
-        shown = self._try([user, called, result], [_PROBE_TOOL]) or ""
-        # the functions themselves are listed before the user's message
-        after_user = shown.rpartition(_PROBE_TEXT)[2]
-        self._knows_calls = self._mark in after_user and "probe_of_tools" in after_user
-        self.calls: CallFormat = find_format(after_user)
+        shown = self._shown_call(user, {"key": "value"})
+        as_text = "" if shown else self._shown_call(user, json.dumps({"key": "value"}))
+        self._knows_calls = bool(shown or as_text)
+        self._arguments_are_text = bool(as_text)
+        """True if the template takes a call's arguments as JSON in a string."""
+        self.calls: CallFormat = find_format(shown or as_text or self._template)
         """The form in which the model calls functions."""
         self._is_harmony = {"<|channel|>", "<|message|>"} <= self._vocabulary.keys() and (
             "<|channel|>" in self._template
@@ -126,7 +121,7 @@ class MessageTemplate:
         self._thoughts = named
         after = (self._try([user, reply, user]) or "").rpartition(self._mark)[2]
         control = self._tokenizer.control_ids
-        delimiters = {*_HARMONY_TOKENS, "<|python_tag|>", self.calls.begin, self.calls.end}
+        delimiters = {*harmony.TOKENS, *self.calls.tokens}
         delimiters |= {text for pair in self._thoughts for text in pair}
         spoken = {self._vocabulary[text] for text in delimiters if text in self._vocabulary}
         self._silent = self._tokenizer.special_ids - spoken
@@ -199,7 +194,7 @@ class MessageTemplate:
         """Return the text after a reply that calls functions; None if it cannot be found."""
         reply = chat.messages[num_read - 1]
         *calls, last = reply["tool_calls"]
-        function = {**last["function"], "arguments": {self._mark: self._mark}}
+        function = {**last["function"], "arguments": self._written({self._mark: self._mark})}
         marked = {**reply, "content": "", "tool_calls": [*calls, {**last, "function": function}]}
         messages = _replaced(chat.messages, num_read, marked)
         text = self._after_mark(messages, chat)
@@ -217,20 +212,18 @@ class MessageTemplate:
         _, mark, text = self._text(messages, chat, prompts=prompts).rpartition(self._mark)
         return text if mark else None
 
-    def parts(
-        self, ids: Sequence[int], *, function_names: Collection[str] = frozenset()
-    ) -> ReplyParts:
+    def parts(self, ids: Sequence[int], *, functions: Sequence[Function] = ()) -> ReplyParts:
         """Return what takes the next reply apart.
 
         Args:
             ids: the latest ids before the reply, as `opening` or `following` returned them.
-            function_names: functions whose calls are taken out of the text.
+            functions: those whose calls are taken out of the text.
         """
         end = self._tokenizer.decode_all(ids[-16:])
         opened = [begin for begin, _ in self._thoughts if end.rstrip().endswith(begin)]
         return ReplyParts(
-            self.calls if function_names else None,
-            names=function_names,
+            self.calls if functions else None,
+            functions=functions,
             thoughts=self._thoughts,
             is_harmony=self._is_harmony,
             in_thought=bool(opened),
@@ -281,6 +274,17 @@ class MessageTemplate:
         # The grammar of a reply in gpt-oss' format names its channel.
         return text if self._is_harmony else find_thoughts(text, self._vocabulary).skipped
 
+    def _shown_call(self, user: Message, arguments: Any) -> str:
+        """Return what the template shows of a call and its result; empty if not all of it."""
+        function = {"name": "probe_of_tools", "arguments": arguments}
+        call = {"id": "probe0000", "type": "function", "function": function}
+        called = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result = {"role": "tool", "content": self._mark, "tool_call_id": "probe0000"}
+        shown = self._try([user, called, result], [_PROBE_TOOL]) or ""
+        # the functions themselves are listed before the user's message
+        after_user = shown.rpartition(_PROBE_TEXT)[2]
+        return after_user if self._mark in after_user and "probe_of_tools" in after_user else ""
+
     def _shows(self, messages: list[Message]) -> bool:
         return self._mark in (self._try(messages) or "")
 
@@ -296,7 +300,7 @@ class MessageTemplate:
         prepared = [self._prepare(message) for message in messages]
         if tools and not self._knows_tools:
             functions = [tool["function"] for tool in tools]
-            described = self._guard_text(describe_tools(functions))
+            described = self._guard_text(describe_tools(functions, self.calls))
             prepared = _with_system(prepared, described)
             tools = ()
         if self._merges_system:
@@ -340,12 +344,25 @@ class MessageTemplate:
             made.pop("tool_calls", None)
         if message.get("tool_calls"):
             if self._knows_calls:
-                made["tool_calls"] = [_with_arguments(call) for call in message["tool_calls"]]
+                made["tool_calls"] = [self._call_of(call) for call in message["tool_calls"]]
             else:
-                made["content"] += "".join(map(_as_text, made.pop("tool_calls")))
+                made["content"] += "".join(map(self._as_text, made.pop("tool_calls")))
         if role == "tool" and not self._knows_calls:
             made = {"role": "user", "content": f"Result of the function:\n{made['content']}"}
         return {key: self._guard_all(value) for key, value in made.items()}
+
+    def _call_of(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call with its arguments as the template takes them."""
+        function = _with_arguments(call)["function"]
+        return {**call, "function": {**function, "arguments": self._written(function["arguments"])}}
+
+    def _as_text(self, call: Mapping[str, Any]) -> str:
+        function = _with_arguments(call)["function"]
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        return f"\n{self.calls.write(function['name'], arguments)}"
+
+    def _written(self, arguments: Any) -> Any:
+        return json.dumps(arguments, ensure_ascii=False) if self._arguments_are_text else arguments
 
     def _guard_all(self, value: Any) -> Any:
         """Guard the control tokens in all text of a JSON value."""
@@ -380,10 +397,6 @@ class MessageTemplate:
         return [text for text, id in self._vocabulary.items() if id in ids]
 
 
-_HARMONY_TOKENS = (
-    *("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>"),
-    "<|return|>",
-)
 _FINAL = "<|channel|>final<|message|>"
 
 
@@ -410,12 +423,6 @@ def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             function["arguments"] = {"text": arguments}
     return {**call, "function": function}
-
-
-def _as_text(call: Mapping[str, Any]) -> str:
-    function = _with_arguments(call)["function"]
-    value = {"name": function["name"], "arguments": function["arguments"]}
-    return f"\n<tool_call>\n{json.dumps(value, ensure_ascii=False)}\n</tool_call>"
 
 
 def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

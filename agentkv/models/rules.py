@@ -6,9 +6,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from agentkv.dialog.call_forms.arriving import overlap
 from agentkv.dialog.grammar import Matcher
 from agentkv.dialog.prompt import Template, Thinking
-from agentkv.dialog.reply_parts import overlap
 from agentkv_env.timing import Stopwatch, timed
 
 

@@ -305,7 +305,7 @@ class Engine:
             )
             parts = ReplyParts(None)
             if isinstance(ask.prompt, Chat):
-                parts = self._template.parts(stages[-1][0], function_names=ask.function_names)
+                parts = self._template.parts(stages[-1][0], functions=ask.functions)
             return RunningReply(job, session, stages, rule, parts, begun, self._template.decode)
         except BaseException:
             session.is_busy = False

@@ -57,7 +57,7 @@ class RunningReply:
         parts = self.parts.feed(rule.text[self.num_shown :])
         self.num_shown = len(rule.text)
         if is_last:
-            parts += self.parts.finish()
+            parts += self.parts.finish(is_cut=rule.ended_by == "length")
         num_new = len(rule.ids) - self.num_tokens
         is_first = num_new > 0 and not self.num_tokens
         tokens = self._new_tokens() if self.job.ask.num_logprobs is not None else ()

@@ -252,16 +252,19 @@ class ChatRequest(_Request):
             stops=self.stops,
             grammar=grammar,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            function_names=frozenset(
-                tool.function.name for tool in self.tools or () if self.tool_choice != "none"
-            ),
+            functions=() if self.tool_choice == "none" else self._functions,
+        )
+
+    @property
+    def _functions(self) -> tuple[Function, ...]:
+        """The functions that the model is given."""
+        return tuple(
+            Function(tool.function.name, tool.function.parameters) for tool in self.tools or ()
         )
 
     def _grammar(self, template: MessageTemplate) -> str | None:
         """Return the grammar of the reply; None for free text."""
-        functions = [
-            Function(tool.function.name, tool.function.parameters) for tool in self.tools or ()
-        ]
+        functions: Sequence[Function] = self._functions
         schema = self._schema()
         choice = self.tool_choice
         if isinstance(choice, _ToolChoice):

@@ -1,0 +1,1 @@
+"""How models write calls of functions: a module for each form, and what they share."""
