@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_AS_JSON_DUMPS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space of JSON in replies: as `json.dumps` writes it, on which models were trained. Free
-white space would let a small model write nothing else."""
+from agentkv.dialog.schema.prepared import rule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Function:
 
     name: str
     parameters: Mapping[str, Any]
-    """JSON schema of the arguments."""
+    """JSON schema of the arguments, as a grammar can enforce it (`PreparedSchema.grammar`)."""
 
 
 class CallFormat(Protocol):
@@ -74,21 +72,16 @@ class JsonCalls:
 
     def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
-        schema = {
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {"name": {"const": each.name}, self.key: dict(each.parameters)},
-                    "required": ["name", self.key],
-                    "additionalProperties": False,
-                }
-                for each in functions
-            ]
-        }
         opening, closing = ("[", "]") if self.is_list else ("", "")
         before = lark_literal(f"{self.begin}{self.space if self.begin else ''}{opening}", control)
         after = lark_literal(f"{closing}{self.space if self.end else ''}{self.end}", control)
-        return f"start: {before} call {after}\ncall: {_json(schema)}"
+        alternatives, rules = [], []
+        for number, each in enumerate(functions):
+            head = json.dumps(f'{{"name": {json.dumps(each.name)}, "{self.key}": ')
+            alternatives.append(f'{head} arguments{number} "}}"')
+            rules.append(f"arguments{number}: {rule_of(each.parameters)}")
+        call = f"call: {' | '.join(alternatives)}"
+        return "\n".join([f"start: {before} call {after}", call, *rules])
 
     def parse(self, text: str) -> list[Call] | None:
         """Return the calls in JSON, also in Mistral's newer form `name[ARGS]{...}` and, between
@@ -127,7 +120,7 @@ class HarmonyCalls:
         for number, each in enumerate(functions):
             header = f"{self.begin}{each.name} <|constrain|>json<|message|>"
             alternatives.append(f"{lark_literal(header, control)} call{number}")
-            rules.append(f"call{number}: {_json(each.parameters)}")
+            rules.append(f"call{number}: {rule_of(each.parameters)}")
         return "\n".join([f"start: {' | '.join(alternatives)}", *rules])
 
     def parse(self, text: str) -> list[Call] | None:
@@ -167,15 +160,6 @@ def describe_tools(functions: Sequence[Mapping[str, Any]]) -> str:
         f"To call one, write one JSON object between {TAGS.begin} and {TAGS.end}:\n"
         f'{TAGS.begin}\n{{"name": "...", "arguments": {{...}}}}\n{TAGS.end}'
     )
-
-
-def json_grammar(schema: Mapping[str, Any], before: Sequence[str] = ()) -> str:
-    """Return a Lark grammar of the JSON values that `schema` allows, after the rules `before`."""
-    return f"start: {' '.join([*before, 'value'])}\nvalue: {_json(schema)}"
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _AS_JSON_DUMPS})}"
 
 
 def lark_literal(text: str, control: Mapping[str, int]) -> str:
