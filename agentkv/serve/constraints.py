@@ -145,7 +145,7 @@ def prepared(schema: Any, param: str, *, is_object: bool = False) -> PreparedSch
         return prepare(schema, is_object=is_object)
     except SchemaError as error:
         raise RequestError(
-            f"{param} has what no reply can be made to follow, at {error}",
+            f"{param} at {error}",
             param=param,
             code="unsupported_schema",
         ) from None

@@ -302,7 +302,7 @@ class Engine:
                 max_tokens=max_tokens,
                 stops=ask.stops,
                 matcher=job.matcher,
-                before=stages[-1][0] if self._prompts.continues(ask) else (),
+                before=stages[-1][0] if self._prompts.may_begin_with_space(ask) else (),
                 min_tokens=ask.min_tokens,
                 num_ids=self._template.num_ids,
             )

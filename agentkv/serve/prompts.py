@@ -60,9 +60,11 @@ class Prompts:
             )
 
     @staticmethod
-    def continues(ask: Ask) -> bool:
-        """True if the reply continues the text before it, so that a space may begin it."""
-        return isinstance(ask.prompt, str) or ask.prompt.prefix is not None
+    def may_begin_with_space(ask: Ask) -> bool:
+        """True if a space at the beginning of the reply counts: the reply continues a text, or its
+        grammar tells each character."""
+        is_chat = isinstance(ask.prompt, Chat) and ask.prompt.prefix is None
+        return not is_chat or ask.grammar is not None
 
     def within_memory(self, settings: CacheSettings, num_prompt: int, max_tokens: int) -> int:
         """Return how many of `max_tokens` fit into the memory after a prompt.

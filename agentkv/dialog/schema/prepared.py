@@ -100,7 +100,8 @@ def prepare(schema: Mapping[str, Any], *, is_object: bool = False) -> PreparedSc
 def rule_of(schema: Mapping[str, Any]) -> str:
     """Return the right side of a Lark rule (llguidance's dialect) for values of a schema, whose
     references are resolved within it wherever the rule is used."""
-    return f"%json {json.dumps({**schema, 'x-guidance': _AS_JSON_DUMPS})}"
+    whole = {**schema, "x-guidance": _AS_JSON_DUMPS}
+    return f"%json {json.dumps(whole, ensure_ascii=False)}"
 
 
 def _for_objects(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,16 +19,36 @@ _TIME = (
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
-_ADDRESS = r"[0-9a-fA-F:.]{2,45}"
-_NETWORK = rf"^{_ADDRESS}(?:/[0-9]{{1,3}})?$"
+_DURATION_TIME = (
+    r"T(?:[0-9]{1,4}H(?:[0-9]{1,4}M(?:[0-9]{1,6}S)?)?|[0-9]{1,4}M(?:[0-9]{1,6}S)?|[0-9]{1,6}S)"
+)
+_DURATION = (
+    r"^P(?:[0-9]{1,4}W|(?:[0-9]{1,4}Y(?:[0-9]{1,4}M(?:[0-9]{1,4}D)?)?|[0-9]{1,4}M(?:[0-9]{1,4}D)?"
+    rf"|[0-9]{{1,4}}D)(?:{_DURATION_TIME})?|{_DURATION_TIME})$"
+)
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"(?:{_OCTET}\.){{3}}{_OCTET}"
+_GROUP = r"[0-9a-f]{1,4}"
+_IPV6 = (
+    rf"(?:(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{1,7}}:|(?:{_GROUP}:){{1,5}}(?::{_GROUP}){{1,2}}"
+    rf"|::(?:{_GROUP}(?::{_GROUP}){{0,5}})?)"
+)
+_IPV4_BITS = r"(?:/(?:3[0-2]|[12]?[0-9]))?"
+_IPV6_BITS = r"(?:/(?:12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+_WITH_BITS = {
+    "ipv4": f"^{_IPV4}{_IPV4_BITS}$",
+    "ipv6": f"^{_IPV6}{_IPV6_BITS}$",
+    "ipvany": f"^(?:{_IPV4}{_IPV4_BITS}|{_IPV6}{_IPV6_BITS})$",
+}
 _BASE64 = r"^(?:[A-Za-z0-9{0}]{{4}})*(?:[A-Za-z0-9{0}]{{2}}==|[A-Za-z0-9{0}]{{3}}=)?$"
 
-OF_LLGUIDANCE = ("duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+OF_LLGUIDANCE = ("email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 """Formats that llguidance knows, and that are left to it."""
 PATTERNS = {
     "date": f"^{_DATE}$",
     "time": f"^{_TIME}$",
     "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": _DURATION,
     "base64": _BASE64.format("+/"),
     "base64url": _BASE64.format("_-"),
     "byte": _BASE64.format("+/"),
@@ -37,25 +57,18 @@ PATTERNS = {
         "[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
         for version in range(1, 9)
     },
-    "ipvanyaddress": f"^{_ADDRESS}$",
-    "ipv4network": _NETWORK,
-    "ipv6network": _NETWORK,
-    "ipvanynetwork": _NETWORK,
-    "ipv4interface": _NETWORK,
-    "ipv6interface": _NETWORK,
-    "ipvanyinterface": _NETWORK,
+    "ipvanyaddress": f"^(?:{_IPV4}|{_IPV6})$",
+    **{f"{kind}network": pattern for kind, pattern in _WITH_BITS.items()},
+    **{f"{kind}interface": pattern for kind, pattern in _WITH_BITS.items()},
 }
-"""Further formats as patterns. Those of dates have only days that exist, unlike llguidance's."""
+"""Further formats as patterns, which allow some of what they may be: dates are days that exist, and
+numbers in durations are so short that programs can add them up."""
 CHECKED: dict[str, Callable[[str], object]] = {
-    "ipvanyaddress": ipaddress.ip_address,
     "ipv4network": ipaddress.IPv4Network,
     "ipv6network": ipaddress.IPv6Network,
     "ipvanynetwork": ipaddress.ip_network,
-    "ipv4interface": ipaddress.IPv4Interface,
-    "ipv6interface": ipaddress.IPv6Interface,
-    "ipvanyinterface": ipaddress.ip_interface,
 }
-"""Formats whose pattern allows too much: functions that raise ValueError for a wrong string."""
+"""Formats whose pattern allows too much, and functions that raise ValueError for a wrong string."""
 FREE = (
     *("binary", "color", "directory-path", "file-path", "json-string", "multi-host-uri"),
     *("name-email", "password", "path", "regex", "unknown", "zoneinfo"),
