@@ -7,6 +7,7 @@ checked when the reply is complete (`check`). What can be neither is refused by 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 from agentkv.dialog.schema.check import violation
@@ -35,7 +36,7 @@ CHECKED_LATER = (
     *("dependentRequired", "dependentSchemas", "dependencies"),
 )
 """Keywords that are checked when the reply is complete; the grammar enforces some of them where it
-can: names and numbers of properties, and one of several alternatives."""
+can: names and numbers of properties, items that differ, and one of several alternatives."""
 REFUSED = {
     "$dynamicRef": "$ref",
     "$recursiveRef": "$ref",
@@ -119,6 +120,7 @@ class _Preparation:
         self._names: dict[str, str] = {}
         """Names of the definitions by the pointer to where they stand."""
         self._waiting: list[tuple[str, str, Any]] = []
+        self._num_schemas = 0
         self.is_checked_later = False
 
     def whole(self) -> dict[str, Any]:
@@ -135,6 +137,9 @@ class _Preparation:
             return schema
         if not isinstance(schema, Mapping):
             raise SchemaError(at, f"a schema is an object, true or false; found {_shown(schema)}")
+        self._num_schemas += 1
+        if self._num_schemas > _MOST_SCHEMAS:
+            raise SchemaError(at, f"there are more than {_MOST_SCHEMAS} subschemas")
         made: dict[str, Any] = {}
         further: list[dict[str, Any]] = []
         for keyword, value in schema.items():
@@ -155,6 +160,7 @@ class _Preparation:
                 self.is_checked_later |= keyword != "uniqueItems" or value is True
                 if keyword == "oneOf":
                     made[keyword] = prepared
+        self._limit_items(schema, made)
         self._limit_numbers(schema, made)
         self._limit_names(schema, made)
         if schema.get("not") == {}:
@@ -232,6 +238,37 @@ class _Preparation:
             f"{', '.join(known)}",
         )
 
+    def _limit_items(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
+        """Let the grammar enforce that items differ where their values are enumerated and few."""
+        if schema.get("uniqueItems") is not True or schema.get("type") != "array":
+            return
+        values = self._enumerated(schema.get("items"))
+        if values is None or not made.keys() <= {"type", "items", "minItems", "maxItems"}:
+            return
+        least, most = schema.get("minItems", 0), schema.get("maxItems", len(values))
+        made["maxItems"] = most = min(most, len(values))
+        if len(values) <= _MOST_LISTED:
+            made.clear()
+            made["enum"] = [
+                list(items)
+                for size in range(least, most + 1)
+                for items in permutations(values, size)
+            ]
+
+    def _enumerated(self, schema: Any) -> list[Any] | None:
+        """Return the values that a schema enumerates; None if it does not."""
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            schema = self._references.find(schema["$ref"], "")[1]
+        if not isinstance(schema, Mapping):
+            return None
+        limits = {key for key in schema if key in (*ENFORCED, *CHECKED_LATER)} - {"type"}
+        if limits == {"enum"}:
+            return list(
+                {json.dumps(each, sort_keys=True): each for each in schema["enum"]}.values()
+            )
+        is_boolean = not limits and schema.get("type") == "boolean"
+        return [False, True] if is_boolean else None
+
     def _limit_numbers(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
         """Let the grammar enforce limits of the number of properties where llguidance can."""
         limits = {key: schema[key] for key in ("minProperties", "maxProperties") if key in schema}
@@ -264,6 +301,10 @@ class _Preparation:
             made["additionalProperties"] = False
 
 
+_MOST_LISTED = 5
+"""Values whose 326 orders are listed (our choice); more may come twice, which is checked later."""
+_MOST_SCHEMAS = 50_000
+"""As many as llguidance takes."""
 _NUMBERS = frozenset(
     {"minItems", "maxItems", "minLength", "maxLength", "minContains", "maxContains"}
     | {"minProperties", "maxProperties", "multipleOf"}

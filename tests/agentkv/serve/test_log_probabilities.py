@@ -21,17 +21,12 @@ CHATML_TOKENS = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 
 def sentencepiece_model() -> LocalModel:
     """A random model with a vocabulary as SentencePiece makes it: marked spaces, bytes apart."""
-    letters = [*"abcdefghijklmnopqrstuvwxyz,.!?|<>_\n▁", "▁a", "▁the", "▁▁", "▁an"]
+    letters = [*"abcdefghijklmnopqrstuvwxyz,.!?|<>_\n▁", "▁a", "▁▁", "▁an"]
     tokens = [*CHATML_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     merges = [("▁", "a"), ("▁", "▁"), ("▁a", "n")]
     tokenizer = Tokenizer(
-        token_models.BPE(
-            vocabulary,
-            [*merges, ("t", "h"), ("th", "e"), ("▁", "the")][:3],
-            byte_fallback=True,
-            unk_token="<unk>",
-        )
+        token_models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>")
     )
     tokenizer.decoder = decoders.Sequence(
         [
@@ -154,9 +149,6 @@ def test_free_replies_are_made_of_their_tokens(client: openai.OpenAI) -> None:
 def test_a_control_token_has_no_bytes(chat_model: Callable[[str], LocalModel]) -> None:
     """It is no part of the text, unless it takes the reply apart."""
     with serving(chat_model(REWRITING), budget=512) as served, served.client() as client:
-        grammar = 'start: <[1]> </think> "a"' if False else 'root ::= "a"'
-        _, tokens = answer_of(client, extra_body={"grammar": grammar}, max_tokens=5)
-        assert [bytes(token.bytes) for token in tokens] == [b"a"]
         control = served.engine._template.control
         lark = f'start: <[{control["<bos>"]}]> "a" <[{control["<bos>"]}]> "b"'
         content, tokens = answer_of(client, extra_body={"grammar": lark}, max_tokens=5)

@@ -145,6 +145,25 @@ def test_what_pydantic_describes_is_what_replies_are(type: Any) -> None:
     assert num_right > 0
 
 
+class Bag(BaseModel):
+    sizes: set[Size]
+    signs: Annotated[frozenset[bool], Field(min_length=1)]
+    some: Annotated[set[Literal["a", "b", "c", "d"]], Field(max_length=2)] | None
+
+
+def test_sets_of_a_few_values_have_each_once() -> None:
+    schema = Bag.model_json_schema()
+    made, draw = prepare(schema), random.Random(0)
+    for _ in range(10):
+        reply = write(made.grammar, draw)
+        assert made.violation(json.loads(reply)) is None
+        Bag.model_validate_json(reply)
+    items = {"type": "array", "items": {"enum": [1, 2, 3, 4]}, "uniqueItems": True}
+    assert len(prepare({**items, "maxItems": 2}).grammar["enum"]) == 1 + 4 + 12
+    many = {**items, "items": {"enum": [*range(9)]}}
+    assert prepare(many).grammar["maxItems"] == 9
+
+
 DECIMALS = {
     r"\d*\.?\d*$": ["12", "-0.5", ".5", "7."],
     r"\d*\.?\d{0,2}0*$": ["12", "1.25", "-.5"],
