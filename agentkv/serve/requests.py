@@ -113,12 +113,6 @@ class _FunctionDefinition(Body):
     parameters: dict[str, JsonValue] = {"type": "object", "properties": {}}
     strict: bool | None = None
 
-    @property
-    def schema_of_arguments(self) -> dict[str, JsonValue]:
-        """Schema of the arguments; a function without parameters takes none."""
-        takes_any = "parameters" in self.model_fields_set
-        return self.parameters | ({} if takes_any else {"additionalProperties": False})
-
 
 class _Tool(Body):
     type: Literal["function"]
@@ -361,9 +355,7 @@ class ChatRequest(_Request):
         chosen = choice.function.name if isinstance(choice, _ToolChoice) else None
         return {
             tool.function.name: prepared(
-                tool.function.schema_of_arguments,
-                f"tools.{number}.function.parameters",
-                is_object=True,
+                tool.function.parameters, f"tools.{number}.function.parameters", is_object=True
             )
             for number, tool in enumerate(self.tools or ())
             if choice != "none" and chosen in (None, tool.function.name)

@@ -121,6 +121,10 @@ class _Preparation:
         """Names of the definitions by the pointer to where they stand."""
         self._waiting: list[tuple[str, str, Any]] = []
         self._num_schemas = 0
+        self._open: list[dict[str, Any]] = []
+        """Objects as the grammar gets them, of which the schema leaves further members open."""
+        self._merges = False
+        """True if several schemas describe one object, none of which may close it."""
         self.is_checked_later = False
 
     def whole(self) -> dict[str, Any]:
@@ -129,6 +133,9 @@ class _Preparation:
         while self._waiting:
             name, at, found = self._waiting.pop()
             definitions[name] = self._schema(found, at)
+        if not self._merges:
+            for each in self._open:
+                each["additionalProperties"] = False
         return {**made, "$defs": definitions} if definitions else made
 
     def _schema(self, schema: Any, at: str) -> Any:
@@ -166,8 +173,23 @@ class _Preparation:
         if schema.get("not") == {}:
             return False
         if len(further) == 1 and not further[0].keys() & made.keys():
-            return {**made, **further[0]}
-        return {**made, "allOf": [*made.get("allOf", ()), *further]} if further else made
+            made |= further[0]
+        elif further:
+            made["allOf"] = [*made.get("allOf", ()), *further]
+        self._leave_open(schema, made)
+        return made
+
+    def _leave_open(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
+        """Note whether a schema describes an object, and whether it does so beside others.
+
+        Replies have the members that a schema names, unless it says what others are: a small model
+        would invent members without end.
+        """
+        named = made.get("properties")
+        self._merges |= len(schema.keys() & _DESCRIBING) + len(schema.get("allOf", ())) > 1
+        is_plain = not schema.keys() & {*_DESCRIBING - {"properties"}, *_ABOUT_OTHERS}
+        if isinstance(named, dict) and is_plain and named.keys() >= set(schema.get("required", ())):
+            self._open.append(made)
 
     def _value(self, keyword: str, value: Any, at: str) -> Any:
         """Return the value of a keyword as the grammar gets it, after a look at its form."""
@@ -301,6 +323,13 @@ class _Preparation:
             made["additionalProperties"] = False
 
 
+_DESCRIBING = frozenset({"properties", "anyOf", "oneOf", "$ref", "if"})
+"""Keywords that may describe the members of an object, beside `allOf`."""
+_ABOUT_OTHERS = frozenset(
+    {"additionalProperties", "patternProperties", "propertyNames", "minProperties", "not"}
+    | {"maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "allOf"}
+)
+"""Keywords that may be about members that `properties` does not name."""
 _MOST_LISTED = 5
 """Values whose 326 orders are listed (our choice); more may come twice, which is checked later."""
 _MOST_SCHEMAS = 50_000

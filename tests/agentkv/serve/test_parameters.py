@@ -103,7 +103,7 @@ CONSTRAINTS: list[tuple[dict[str, Any], str]] = [
     ({"guided_choice": ["<|im_end|>x"]}, r"<\|im_end\|>x"),
     ({"guided_regex": "^a/[bc]{2}$"}, "a/[bc]{2}"),
     ({"regex": r"(?:x\/|\d\n)y"}, r"(x/|\d\n)y"),
-    ({"grammar": 'root ::= "yes" | no+\nno ::= "n" [}o]'}, "yes|(n[}o])+"),
+    ({"grammar": 'root ::= "yes" | no no?\nno ::= "n" [}o]'}, "yes|(n[}o]){1,2}"),
     ({"guided_grammar": 'start: A "}"\nA: /[ab]/'}, "[ab]}"),
     ({"ebnf": 'root ::= "a" "b"?'}, "ab?"),
     ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
@@ -120,7 +120,7 @@ CONSTRAINTS: list[tuple[dict[str, Any], str]] = [
 def test_a_constraint_is_obeyed(client: openai.OpenAI, given: Any, pattern: str) -> None:
     assert re.fullmatch(pattern, text_of(client, **given))
     raw = client.completions.create(
-        model="tiny", prompt="page", max_tokens=60, temperature=2, extra_body=given
+        model="tiny", prompt="page", max_tokens=60, temperature=2, seed=3, extra_body=given
     )
     assert re.fullmatch(pattern, raw.choices[0].text)
 

@@ -145,6 +145,23 @@ def test_what_pydantic_describes_is_what_replies_are(type: Any) -> None:
     assert num_right > 0
 
 
+def test_objects_have_no_members_that_nobody_named() -> None:
+    draw = random.Random(0)
+    tree = prepare(Tree.model_json_schema()).grammar
+    assert all(json.loads(write(tree, draw)).keys() <= {"name", "children"} for _ in range(10))
+    part = {"properties": {"a": {"const": 1}}, "required": ["a"]}
+    other = {"properties": {"b": {"const": 2}}, "required": ["b"], "type": "object"}
+    for schema in (
+        {"allOf": [part, other]},
+        {**part, "anyOf": [other]},
+        {"$ref": "#/$defs/A", "if": {}, "then": other, "$defs": {"A": part}},
+    ):
+        matcher = LLMatcher(
+            BYTES, LLMatcher.grammar_from_lark(f"start: v\nv: {rule_of(prepare(schema).grammar)}")
+        )
+        assert matcher.consume_tokens(list(b'{"a": 1, "b": 2}')) and matcher.is_accepting()
+
+
 class Bag(BaseModel):
     sizes: set[Size]
     signs: Annotated[frozenset[bool], Field(min_length=1)]
@@ -223,7 +240,17 @@ LEAVES = st.sampled_from(
         {"dependentRequired": {"a": ["b"]}},
     ]
 )
-SCHEMAS = st.recursive(
+
+
+def nested(leaves: Any, extend: Any) -> Any:
+    """Values in which others are nested up to three deep."""
+    made = leaves
+    for _ in range(3):
+        made = leaves | extend(made)
+    return made
+
+
+SCHEMAS = nested(
     LEAVES,
     lambda inner: (
         st.builds(
@@ -250,15 +277,13 @@ SCHEMAS = st.recursive(
             *(inner, inner),
         )
     ),
-    max_leaves=6,
 )
-VALUES = st.recursive(
+VALUES = nested(
     st.sampled_from([None, True, False, 0, 1, 1.0, 1.5, 2, "", "a", "ab", "b"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["a", "b", "bb", "c"]), inner, max_size=3)
     ),
-    max_leaves=5,
 )
 
 
@@ -439,7 +464,13 @@ def test_a_model_of_pydantic_is_a_function_and_a_format(client: openai.OpenAI) -
     assert isinstance(parsed.choices[0].message.parsed, Basket)
 
 
-TWICE: Any = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}
+TWICE: Any = {
+    "type": "array",
+    "items": {"const": 1},
+    "minItems": 2,
+    "maxItems": 2,
+    "uniqueItems": True,
+}
 """A schema that no reply follows, which only its end can tell."""
 
 
