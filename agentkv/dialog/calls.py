@@ -15,10 +15,7 @@ from agentkv.dialog.call_forms.form import Form
 from agentkv.dialog.call_forms.mistral import MistralForm
 from agentkv.dialog.call_forms.sections import SectionForm
 from agentkv.dialog.call_forms.tags import TagForm
-
-_AS_JSON_DUMPS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space of JSON in replies: as `json.dumps` writes it, on which models were trained. Free
-white space would let a small model write nothing else."""
+from agentkv.dialog.schema.prepared import rule_of
 
 
 class CallFormat(Protocol):
@@ -79,21 +76,16 @@ class JsonCalls:
 
     def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
-        schema = {
-            "anyOf": [
-                {
-                    "type": "object",
-                    "properties": {"name": {"const": each.name}, self.key: dict(each.parameters)},
-                    "required": ["name", self.key],
-                    "additionalProperties": False,
-                }
-                for each in functions
-            ]
-        }
         opening, closing = ("[", "]") if self.is_list else ("", "")
         before = lark_literal(f"{self.begin}{self.space if self.begin else ''}{opening}", control)
         after = lark_literal(f"{closing}{self.space if self.end else ''}{self.end}", control)
-        return f"start: {before} call {after}\ncall: {_json(schema)}"
+        alternatives, rules = [], []
+        for number, each in enumerate(functions):
+            head = json.dumps(f'{{"name": {json.dumps(each.name)}, "{self.key}": ')
+            alternatives.append(f'{head} arguments{number} "}}"')
+            rules.append(f"arguments{number}: {rule_of(each.parameters)}")
+        call = f"call: {' | '.join(alternatives)}"
+        return "\n".join([f"start: {before} call {after}", call, *rules])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +119,7 @@ class NamedCalls:
         for number, each in enumerate(functions):
             header = f"{self.begin}{each.name}{self.between}"
             alternatives.append(f"{lark_literal(header, control)} call{number} {after}")
-            rules.append(f"call{number}: {_json(each.parameters)}")
+            rules.append(f"call{number}: {rule_of(each.parameters)}")
         return "\n".join([f"start: {' | '.join(alternatives)}", *rules])
 
 
@@ -202,15 +194,6 @@ def describe_tools(functions: Sequence[Mapping[str, Any]], format: CallFormat) -
         f"To call one, write its name and its arguments as JSON in this form:\n"
         f"{format.write('...', '{...}')}"
     )
-
-
-def json_grammar(schema: Mapping[str, Any], before: Sequence[str] = ()) -> str:
-    """Return a Lark grammar of the JSON values that `schema` allows, after the rules `before`."""
-    return f"start: {' '.join([*before, 'value'])}\nvalue: {_json(schema)}"
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _AS_JSON_DUMPS})}"
 
 
 def lark_literal(text: str, control: Mapping[str, int]) -> str:

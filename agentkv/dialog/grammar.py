@@ -235,6 +235,8 @@ class Grammar:
         copy.no_padding()
         copy.no_truncation()
         self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
+        added = copy.get_added_tokens_decoder().values()
+        self._special_texts = [token.content for token in added if token.special]
         self._closing = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
         # Line break and closing bracket as byte-level and byte-fallback tokenizers write them.
         closers = ("\n", "\u010a", "<0x0A>", "]", "<0x5D>")
@@ -281,6 +283,9 @@ class Grammar:
         Raises:
             GrammarError: llguidance rejected the grammar.
         """
+        if any(text in grammar for text in self._special_texts):
+            # Text that must come next and spells a special token would become that token.
+            grammar = f'%llguidance {{"no_forcing": true}}\n{grammar}'
         return Matcher(self._tokenizer, grammar, None, self._closing, max_tokens=None)
 
 
@@ -367,9 +372,8 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(
-                f"the grammar of the reply failed: {self._matcher.get_error()[:200]}"
-            )
+            reason = self._matcher.get_error().partition("   1 | ")[0]  # then it lists the grammar
+            raise GrammarError(f"the grammar of the reply failed: {' '.join(reason.split())[:300]}")
 
 
 def _new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:

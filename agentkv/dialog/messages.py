@@ -18,7 +18,6 @@ from agentkv.dialog.calls import (
     Function,
     describe_tools,
     find_format,
-    json_grammar,
     lark_literal,
 )
 from agentkv.dialog.chat import find_thoughts
@@ -44,6 +43,8 @@ class Chat:
     """Whether the model shall think before it replies; None: the template decides."""
     effort: str | None = None
     """Effort of its thoughts, for templates that know it."""
+    prefix: str | None = None
+    """Text with which the reply has begun, and which it continues; None if it has not."""
 
     @property
     def num_leading(self) -> int:
@@ -96,6 +97,7 @@ class MessageTemplate:
         )
         nonce = secrets.token_hex(4)
         self._mark = f"\ue002{nonce}\ue003"
+        self._cut = f"\ue002{nonce}:\ue003"
         self._guarded = re.compile(f"\ue000{nonce}:(\\d+)\ue001")
         self._guard = f"\ue000{nonce}:{{}}\ue001"
         user = {"role": "user", "content": _PROBE_TEXT}
@@ -233,6 +235,11 @@ class MessageTemplate:
         """Decode ids with their control tokens."""
         return self._tokenizer.decode_all(ids)
 
+    def bytes_of(self, id: int) -> bytes | None:
+        """Return the bytes of a token of a reply, which may be a part of a character; None for a
+        control token that replies are decoded without."""
+        return None if id in self._silent else self._tokenizer.bytes_of(id)
+
     def decode_reply(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply with those control tokens that take it apart."""
         return self._tokenizer.decode_all([id for id in ids if id not in self._silent])
@@ -247,20 +254,18 @@ class MessageTemplate:
         ids: list[int] = self._source(text, add_special_tokens=begins)["input_ids"]
         return ids
 
-    def grammar(
-        self, schema: Mapping[str, Any] | None = None, functions: Sequence[Function] = ()
-    ) -> str:
+    def grammar(self, value: str | None = None, functions: Sequence[Function] = ()) -> str:
         """Return a Lark grammar (llguidance's dialect) of replies without a thought.
 
         Args:
-            schema: JSON schema of a value that the reply may be.
+            value: right side of a Lark rule for what the reply may be.
             functions: functions of which the reply may call one instead.
         """
         control = self.control
         rules = []
-        if schema is not None:
-            header = [lark_literal(_FINAL, control)] if self._is_harmony else []
-            rules.append(json_grammar(schema, header))
+        if value is not None:
+            header = lark_literal(_FINAL, control) if self._is_harmony else ""
+            rules.append(f"start: {header} value\nvalue: {value}")
         if functions:
             rules.append(self.calls.grammar(functions, control))
         if len(rules) == 1:
@@ -297,6 +302,9 @@ class MessageTemplate:
     def _text(self, messages: Sequence[Message], chat: Chat, *, prompts: bool = False) -> str:
         """Render messages, with a guard in place of each control token in their text."""
         tools = chat.tools
+        continues = prompts and chat.prefix is not None
+        if continues:
+            messages = [*messages, {"role": "assistant", "content": self._cut}]
         prepared = [self._prepare(message) for message in messages]
         if tools and not self._knows_tools:
             functions = [tool["function"] for tool in tools]
@@ -308,7 +316,19 @@ class MessageTemplate:
         options: dict[str, Any] = {} if chat.thinks is None else {"enable_thinking": chat.thinks}
         if chat.effort is not None:
             options["reasoning_effort"] = chat.effort
-        return self._render(prepared, self._guard_all(tools), prompts=prompts, **options)
+        prompts = prompts and not continues
+        text = self._render(prepared, self._guard_all(tools), prompts=prompts, **options)
+        return self._continued(text, chat.prefix or "") if continues else text
+
+    def _continued(self, text: str, prefix: str) -> str:
+        """Return rendered text up to the beginning of a reply, which has the text `prefix`."""
+        text, mark, _ = text.rpartition(self._cut)
+        if not mark or self._is_harmony:
+            raise TemplateError(
+                "the model's chat template cannot continue a message; leave "
+                "continue_final_message out"
+            )
+        return text + self._guard_text(prefix)
 
     def _render(
         self,
@@ -379,7 +399,7 @@ class MessageTemplate:
     def _guard_text(self, text: str) -> str:
         """Put a guard in place of each control token, so that a template cannot mistake it."""
         text = text.encode("utf-8", "replace").decode()
-        if text == self._mark:
+        if text in (self._mark, self._cut):
             return text
         return self._tokenizer.replace_control(text, self._guard)
 

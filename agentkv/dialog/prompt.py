@@ -7,6 +7,7 @@ loses only entries that its policy drops.
 """
 
 import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -259,6 +260,12 @@ class UntrustedTextTokenizer:
         self.control_texts = sorted(control.values(), key=len, reverse=True)
         """Texts of all control tokens, the longest first."""
         self._control = re.compile("|".join(map(re.escape, self.control_texts)) or r"(?!)")
+        self._added = {
+            id: token.content for id, token in tokenizer.get_added_tokens_decoder().items()
+        }
+        self._is_byte_level = '"type":"ByteLevel"' in json.dumps(
+            json.loads(tokenizer.to_str())["decoder"], separators=(",", ":")
+        )
 
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control ids. Lone surrogates become question marks."""
@@ -301,6 +308,20 @@ class UntrustedTextTokenizer:
             lambda found: replacement.format(self.control_texts.index(found[0])), text
         )
 
+    def bytes_of(self, id: int) -> bytes:
+        """Return the bytes that a token stands for, which may be a part of a character.
+
+        They are those of its text, with a space at its beginning where the vocabulary marks one.
+        """
+        if id in self._added:
+            return self._added[id].encode()
+        token: str = self._trusted.id_to_token(id) or ""
+        if self._is_byte_level and _BYTES_OF_CHARACTERS.keys() >= set(token):
+            return bytes(_BYTES_OF_CHARACTERS[each] for each in token)
+        if found := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token):
+            return bytes.fromhex(found[1])
+        return token.replace("\u2581", " ").encode()
+
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` without special tokens."""
         text: str = self._untrusted.decode(list(ids), skip_special_tokens=True)
@@ -315,3 +336,16 @@ class UntrustedTextTokenizer:
 def one_line(text: str) -> str:
     """Return `text` with each run of white space collapsed, so that it cannot add page lines."""
     return " ".join(text.split())
+
+
+def _characters_of_bytes() -> dict[str, int]:
+    """Return the bytes by the characters that stand for them in byte-level vocabularies: printable
+    bytes for themselves, the others for the characters from 256 on, in their order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }
+
+
+_BYTES_OF_CHARACTERS = _characters_of_bytes()

@@ -196,6 +196,11 @@ class TextRule:
         max_tokens: maximum number of tokens in the reply; 0 writes nothing.
         stops: texts that end the reply; they are no part of its text.
         matcher: a fresh matcher of the grammar, which is advanced; None allows every id.
+        before: ids whose text the reply continues; none if it begins a text, at whose beginning
+            some decoders drop a space.
+        min_tokens: tokens before which no end token may be sampled, unless the grammar allows
+            nothing else.
+        num_ids: largest id of the tokenizer, plus one; used with `min_tokens`.
     """
 
     def __init__(
@@ -206,6 +211,9 @@ class TextRule:
         max_tokens: int,
         stops: Sequence[str] = (),
         matcher: Matcher | None = None,
+        before: Sequence[int] = (),
+        min_tokens: int = 0,
+        num_ids: int = 0,
     ) -> None:
         self._decode, self._end_ids, self._max_tokens = decode, end_ids, max_tokens
         self._stops, self._matcher = [stop for stop in stops if stop], matcher
@@ -223,6 +231,11 @@ class TextRule:
         """Per id, the length of the decoded text up to it, a stop text included."""
         self.decoded = ""
         """Decoded text of all complete characters, a stop text included."""
+        self._before = list(before[-_MAX_WAITING:])
+        self._min_tokens = min_tokens
+        self._goes_on = torch.ones(num_ids if min_tokens else 0, dtype=torch.bool)
+        """Mask of the ids that do not end the reply."""
+        self._goes_on[[id for id in end_ids if id < len(self._goes_on)]] = False
         self._first, self._num_decoded = 0, 0
         """The first id that the decoder is given, and the number of ids that are decoded."""
         if matcher is not None and not self.is_complete:
@@ -234,8 +247,16 @@ class TextRule:
         return self.ids
 
     def allowed(self) -> Tensor | None:
-        """Return the grammar's mask; None without a grammar."""
-        return None if self._matcher is None else self._matcher.allowed()
+        """Return the grammar's mask, without end tokens as long as none may come; None if every
+        id is allowed."""
+        mask = None if self._matcher is None else self._matcher.allowed()
+        if len(self.ids) >= self._min_tokens:
+            return mask
+        if mask is None:
+            return self._goes_on
+        size = min(len(mask), len(self._goes_on))
+        longer = mask[:size] & self._goes_on[:size]
+        return longer if longer.any() else mask
 
     def accept(self, id: int) -> None:
         """Append `id`, unless it is an end token, and the ids that the grammar then forces."""
@@ -246,6 +267,12 @@ class TextRule:
         if self._matcher is not None:
             self._matcher.consume([id])
         self._extend([id])
+
+    def decode_at(self, number: int, id: int) -> str:
+        """Return the text that `id` has in place of the `number`th id of the reply, before which
+        there is no text."""
+        before = [*self._before, *self.ids[:number]]
+        return self._decode([*before, id])[len(self._decode(before)) :]
 
     def _extend(self, new: list[int]) -> None:
         """Append `new` and all ids that the grammar then forces, up to where the reply ends."""
@@ -276,8 +303,9 @@ class TextRule:
         Decoders see the ids from the last complete text on, because some treat the first id in
         another way.
         """
-        before = self._decode(self.ids[self._first : self._num_decoded])
-        after = self._decode(self.ids[self._first :])
+        known = [] if self._first else self._before
+        before = self._decode([*known, *self.ids[self._first : self._num_decoded]])
+        after = self._decode([*known, *self.ids[self._first :]])
         waits = after.endswith("\ufffd") and len(self.ids) - self._num_decoded < _MAX_WAITING
         if len(after) > len(before) and (is_last or not waits):
             self.decoded += after[len(before) :]

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from agentkv.dialog.messages import MessageTemplate
+from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import (
     Ask,
@@ -25,6 +26,7 @@ from agentkv.serve.job import (
     Failed,
     Finished,
     Job,
+    SchemaViolated,
     Stopping,
     Wrote,
 )
@@ -32,7 +34,6 @@ from agentkv.serve.metrics import CONTENT_TYPE, Metrics
 from agentkv.serve.requests import (
     ChatRequest,
     CompletionRequest,
-    RequestError,
     parse,
     settings_of,
 )
@@ -224,7 +225,9 @@ class Server:
         answer: Answer,
     ) -> Response:
         self._require_model(asked.model)
-        ask = asked.ask(self._template, self._wanted(asked, request, owner))
+        wanted = self._wanted(asked, request, owner)
+        # a schema or a grammar may take a while to read, and other requests go on meanwhile
+        ask = await asyncio.to_thread(asked.ask, self._template, wanted)
         if asked.stream:
             return await self._stream(request, ask, answer, includes_usage=asked.includes_usage)
         return await self._whole(request, ask, answer)
@@ -272,6 +275,7 @@ class Server:
                     case Wrote() as wrote:
                         answer.chunk(wrote)
                     case Finished() as finished:
+                        await _check(ask, answer, finished)
                         return JSONResponse(answer.whole(finished))
                     case Failed(error):
                         raise error
@@ -302,6 +306,11 @@ class Server:
                             if (chunk := answer.chunk(event)) is not None:
                                 yield as_event(chunk)
                         case Finished():
+                            try:
+                                await _check(ask, answer, event)
+                            except SchemaViolated as error:
+                                yield as_event(error_of(error)[1])
+                                return
                             yield as_event(answer.last_chunk(event))
                             if includes_usage:
                                 yield as_event(answer.usage_chunk(event))
@@ -409,6 +418,15 @@ def _described(session: Session) -> Json:
         "bytes": session.nbytes,
         "snapshots": len(session.snapshots),
     }
+
+
+async def _check(ask: Ask, answer: Answer, finished: Finished) -> None:
+    """Raise SchemaViolated if a complete reply does not follow its schema."""
+    if finished.reason == "length":
+        return
+    found = await asyncio.to_thread(ask.check.violation, answer.text, answer.calls)
+    if found is not None:
+        raise SchemaViolated(f"{found}; ask again with another seed or a higher temperature")
 
 
 @contextlib.asynccontextmanager

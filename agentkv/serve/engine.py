@@ -298,15 +298,18 @@ class Engine:
                 stages, _ = self._prompts.new_ids(ask, None)
             rule = TextRule(
                 self._template.decode_reply,
-                end_ids=self._template.end_ids,
+                end_ids=() if ask.ignores_end else self._template.end_ids,
                 max_tokens=max_tokens,
                 stops=ask.stops,
                 matcher=job.matcher,
+                before=stages[-1][0] if self._prompts.may_begin_with_space(ask) else (),
+                min_tokens=ask.min_tokens,
+                num_ids=self._template.num_ids,
             )
             parts = ReplyParts(None)
             if isinstance(ask.prompt, Chat):
                 parts = self._template.parts(stages[-1][0], functions=ask.functions)
-            return RunningReply(job, session, stages, rule, parts, begun, self._template.decode)
+            return RunningReply(job, session, stages, rule, parts, begun, self._template)
         except BaseException:
             session.is_busy = False
             self.sessions.erase(session)

@@ -14,6 +14,7 @@ from agentkv.models.model import ContextLimit
 from agentkv.models.sampling import LogProbability
 from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
+from agentkv.serve.constraints import LateCheck
 from agentkv.serve.session import History
 from agentkv.serve.sessions import NoSuchSession, SessionConflict, Wanted
 
@@ -38,6 +39,10 @@ class Stopping(RuntimeError):
     """A request that reaches a server which is about to stop."""
 
 
+class SchemaViolated(ValueError):
+    """A reply that does not follow its schema where only its end can tell."""
+
+
 class MemoryLimit(ValueError):
     """A request whose cache would be larger than the memory for all sessions."""
 
@@ -59,8 +64,14 @@ class Ask:
     top_p: float = 1.0
     seed: int | None = None
     stops: tuple[str, ...] = ()
+    min_tokens: int = 0
+    """Tokens before which no id ends the reply."""
+    ignores_end: bool = False
+    """True if the ids that end the model's replies do not end this one."""
     grammar: str | None = None
     """Lark grammar of the reply; None for free text."""
+    check: LateCheck = LateCheck()
+    """What is checked of a complete reply."""
     num_logprobs: int | None = None
     """Likeliest ids noted per token; None notes no log-probabilities."""
 
@@ -72,11 +83,22 @@ class Token:
     id: int
     start: int
     """Where its text begins in the decoded reply."""
+    data: bytes | None
+    """Its bytes, which may be a part of a character; None for a control token without text."""
     text: str
     logprob: LogProbability | None
     """None for a token that the grammar forced."""
-    top: tuple[tuple[str, float], ...] = ()
-    """The likeliest tokens in its place with their log-probabilities, likeliest first."""
+    top: tuple["TopToken", ...] = ()
+    """The likeliest tokens in its place, likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopToken:
+    """A token that is likely in a place of a reply."""
+
+    data: bytes | None
+    text: str
+    logprob: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,24 @@ class Prompts:
             ContextLimit: it is.
         """
         limit, prompt = self._max_positions, ask.prompt
-        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt.messages]
+        texts: list[str | None]
+        if isinstance(prompt, str):
+            texts = [prompt]
+        else:
+            texts = [prompt.prefix, *(message["content"] for message in prompt.messages)]
         num_characters = sum(len(text or "") for text in texts)
         if limit is not None and num_characters > limit * _MOST_CHARACTERS:
             raise ContextLimit(
                 f"the model has {limit} positions, and this conversation has {num_characters} "
                 "characters"
             )
+
+    @staticmethod
+    def may_begin_with_space(ask: Ask) -> bool:
+        """True if a space at the beginning of the reply counts: the reply continues a text, or its
+        grammar tells each character."""
+        is_chat = isinstance(ask.prompt, Chat) and ask.prompt.prefix is None
+        return not is_chat or ask.grammar is not None
 
     def within_memory(self, settings: CacheSettings, num_prompt: int, max_tokens: int) -> int:
         """Return how many of `max_tokens` fit into the memory after a prompt.

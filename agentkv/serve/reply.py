@@ -1,15 +1,14 @@
 """A reply in progress: what the client has been sent of it, and what it leaves in its session."""
 
 import bisect
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentkv.dialog.calls import Call
-from agentkv.dialog.messages import Chat
+from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.reply_parts import Part, ReplyParts
 from agentkv.models.generation import Generation
 from agentkv.models.rules import TextRule
-from agentkv.serve.job import Finished, Job, Token, Wrote
+from agentkv.serve.job import Finished, Job, Token, TopToken, Wrote
 from agentkv.serve.prompts import Stage
 from agentkv.serve.session import History, Place, Session, message_digest, usage
 
@@ -22,7 +21,7 @@ class RunningReply:
         rule: the rule of the reply.
         parts: takes its text apart.
         place: where the session goes on; None if everything is read.
-        decode: decodes ids with their control tokens.
+        template: the model's chat template, for the bytes of tokens.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class RunningReply:
         rule: TextRule,
         parts: ReplyParts,
         place: Place | None,
-        decode: Callable[[Sequence[int]], str],
+        template: MessageTemplate,
     ) -> None:
         self.job, self.session, self.rule, self.parts = job, session, rule, parts
         self.stages = stages
@@ -43,13 +42,13 @@ class RunningReply:
         """Ids at the beginning of the first stage that belong to the reply before it."""
         self.num_prompt = self.num_cached + sum(len(ids) for ids, _ in stages)
         self.generation: Generation | None = None
-        self.num_shown, self.num_tokens = 0, 0
-        """Characters and tokens that the client has been sent."""
+        self.num_shown, self.num_tokens, self.num_noted = 0, 0, 0
+        """Characters, tokens and log-probabilities that the client has been sent."""
         self.num_thought = 0
         self.said = ""
         """Text of the reply, without thoughts and calls."""
         self.calls: list[Call] = []
-        self._decode = decode
+        self._template = template
 
     def show(self, *, is_last: bool = False) -> bool:
         """Send what the reply has grown by; return True if that is its first token."""
@@ -60,7 +59,8 @@ class RunningReply:
             parts += self.parts.finish(is_cut=rule.ended_by == "length")
         num_new = len(rule.ids) - self.num_tokens
         is_first = num_new > 0 and not self.num_tokens
-        tokens = self._new_tokens() if self.job.ask.num_logprobs is not None else ()
+        noted = self.job.ask.num_logprobs is not None
+        tokens = self._new_tokens(is_last=is_last) if noted else ()
         self.num_tokens = len(rule.ids)
         for part in parts:
             if isinstance(part, Call):
@@ -73,21 +73,48 @@ class RunningReply:
             self.job.send(Wrote(tuple(parts), tokens))
         return is_first
 
-    def _new_tokens(self) -> tuple[Token, ...]:
-        """Return the new tokens with their log-probabilities."""
+    def _new_tokens(self, *, is_last: bool) -> tuple[Token, ...]:
+        """Return the tokens whose text is now shown, with their log-probabilities.
+
+        Those that only make up a stop text are never shown. One that has text before it as well is.
+        """
         rule, generation = self.rule, self.generation
         assert generation is not None
-        first = bisect.bisect_left(rule.sampled, self.num_tokens)
+        is_whole = is_last and len(rule.text) == len(rule.decoded)
+        begin = self.num_noted
+        while self.num_noted < len(rule.ids) and (
+            is_whole or self._start(self.num_noted) < len(rule.text)
+        ):
+            self.num_noted += 1
+        first = bisect.bisect_left(rule.sampled, begin)
         sampled, noted = rule.sampled[first:], generation.logprobs[first : len(rule.sampled)]
         logprobs = dict(zip(sampled, noted, strict=True))
-        decode = self._decode
         found = []
-        for i in range(self.num_tokens, len(rule.ids)):
+        for i in range(begin, self.num_noted):
             own = logprobs.get(i)
-            top = () if own is None else tuple((decode([id]), value) for id, value in own.top)
-            start = rule.ends[i - 1] if i else 0
-            found.append(Token(rule.ids[i], start, decode([rule.ids[i]]), own, top))
+            data, text = self._bytes(rule.ids[i], i)
+            top = () if own is None else tuple(self._top(id, value, i) for id, value in own.top)
+            found.append(Token(rule.ids[i], self._start(i), data, text, own, top))
         return tuple(found)
+
+    def _start(self, number: int) -> int:
+        """Return where the text of a token begins in the decoded reply."""
+        return self.rule.ends[number - 1] if number else 0
+
+    def _top(self, id: int, logprob: float, number: int) -> TopToken:
+        return TopToken(*self._bytes(id, number), logprob)
+
+    def _bytes(self, id: int, number: int) -> tuple[bytes | None, str]:
+        """Return the bytes and the text of a token in a place of the reply.
+
+        Where no text stands before it, a decoder may drop a space at its beginning.
+        """
+        data = self._template.bytes_of(id)
+        if data is None:
+            return None, self._template.decode([id])
+        if data.startswith(b" ") and not self._start(number):
+            data = self.rule.decode_at(number, id).encode()
+        return data, data.decode("utf-8", "backslashreplace")
 
     def settle(self, unread: list[int]) -> None:
         """Write down what the stream of a session holds after a reply."""
@@ -96,7 +123,7 @@ class RunningReply:
         history: History
         num_read = 0
         if isinstance(ask.prompt, Chat):
-            reply = _reply_message(self.said, self.calls)
+            reply = _reply_message((ask.prompt.prefix or "") + self.said, self.calls)
             assert isinstance(self.job.history, tuple)
             history = (*self.job.history, message_digest(reply))
             num_read = len(ask.prompt.messages) + 1

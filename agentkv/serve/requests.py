@@ -1,16 +1,36 @@
 """Requests in OpenAI's form, validated, and turned into what the engine is asked."""
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from agentkv.dialog.calls import Function
 from agentkv.dialog.messages import Chat, MessageTemplate
+from agentkv.dialog.schema.prepared import PreparedSchema
+from agentkv.serve.body import Body, RequestError
+from agentkv.serve.constraints import (
+    Constraint,
+    Constraints,
+    LateCheck,
+    exclusive,
+    prepared,
+    schema_constraint,
+)
 from agentkv.serve.job import Ask
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Wanted
+from agentkv.serve.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 
 T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
@@ -18,60 +38,66 @@ Item = TypeVar("Item")
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-
-
-class RequestError(ValueError):
-    """A request that cannot be answered as it is.
-
-    Args:
-        param: the parameter that is wrong.
-        code: OpenAI's code for the error.
-        status: HTTP status.
-    """
-
-    def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
-    ) -> None:
-        super().__init__(message)
-        self.param, self.code, self.status = param, code, status
-
-
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+def _text_of(content: Any) -> Any:
+    """Return the text of a message's parts; anything else as it is.
+
+    Raises:
+        PydanticCustomError: a part has no text.
+    """
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for number, part in enumerate(content[:_MOST_PARTS]):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise PydanticCustomError(
+                "part",
+                "part {number} has the type {kind}; this model reads text only, so every part has "
+                "the type 'text'",
+                {"number": number, "kind": repr(kind)[:100]},
+            )
+        if not isinstance(part.get("text"), str):
+            raise PydanticCustomError("part", "part {number} has no text", {"number": number})
+        texts.append(part["text"])
+    if len(content) > _MOST_PARTS:
+        raise PydanticCustomError("part", "there are more than {most} parts", {"most": _MOST_PARTS})
+    return "\n".join(texts)
 
 
-class _TextPart(_Body):
-    type: Literal["text"]
-    text: str
+_MOST_PARTS = 4096
 
 
-class _CalledFunction(_Body):
+class _CalledFunction(Body):
     name: Name
     arguments: str = "{}"
 
 
-class _ToolCall(_Body):
+class _ToolCall(Body):
     id: str = ""
     type: Literal["function"] = "function"
     function: _CalledFunction
 
 
-class _Message(_Body):
+class _Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[_TextPart], Field(fail_fast=True, max_length=4096)] | None = None
+    content: Annotated[str | None, BeforeValidator(_text_of)] = None
     name: str | None = None
     tool_calls: Annotated[list[_ToolCall], Field(fail_fast=True, max_length=256)] | None = None
     tool_call_id: str | None = None
+    function_call: JsonValue = None
+    audio: JsonValue = None
+
+    @field_validator("function_call", "audio")
+    @classmethod
+    def _refuse(cls, given: Any) -> None:
+        raise PydanticCustomError("unsupported", "not supported; send content or tool_calls")
 
     def plain(self) -> dict[str, Any]:
         """Return the message with its content as one text."""
-        content = self.content
-        if isinstance(content, list):
-            content = "\n".join(part.text for part in content)
-        made: dict[str, Any] = {"role": self.role, "content": content}
+        made: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.name is not None:
             made["name"] = self.name
         if self.tool_calls and self.role == "assistant":
@@ -81,14 +107,14 @@ class _Message(_Body):
         return made
 
 
-class _FunctionDefinition(_Body):
+class _FunctionDefinition(Body):
     name: FunctionName
     description: str = ""
     parameters: dict[str, JsonValue] = {"type": "object", "properties": {}}
     strict: bool | None = None
 
 
-class _Tool(_Body):
+class _Tool(Body):
     type: Literal["function"]
     function: _FunctionDefinition
 
@@ -96,45 +122,65 @@ class _Tool(_Body):
         return self.model_dump(exclude={"function": {"strict"}})
 
 
-class _ChosenFunction(_Body):
+class _ChosenFunction(Body):
     name: FunctionName
 
 
-class _ToolChoice(_Body):
+class _ToolChoice(Body):
     type: Literal["function"]
     function: _ChosenFunction
 
 
-class _JsonSchema(_Body):
+class _JsonSchema(Body):
     name: str = ""
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
-class _ResponseFormat(_Body):
+class _ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: _JsonSchema | None = None
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
+    """Where llama.cpp and others have the schema."""
+
+    def constraint(self) -> Constraint | None:
+        """Return the constraint to JSON; None for text."""
+        if self.type == "text":
+            return None
+        if self.json_schema is not None and self.type == "json_schema":
+            param = "response_format.json_schema.schema"
+            return schema_constraint(self.json_schema.schema_, param)
+        if self.schema_ is not None:
+            return schema_constraint(self.schema_, "response_format.schema")
+        if self.type == "json_object":
+            return schema_constraint({"type": "object"}, "response_format")
+        raise RequestError(
+            "response_format of type json_schema needs json_schema with a schema",
+            param="response_format.json_schema",
+        )
 
 
-class _StreamOptions(_Body):
+class _StreamOptions(Body):
     include_usage: bool = False
 
 
-class _TemplateSettings(_Body):
+class _TemplateSettings(Body, extra="forbid"):
     enable_thinking: bool | None = None
 
 
-class _OurSettings(_Body):
+class _OurSettings(Body, extra="forbid"):
     """Settings of the cache, in the member `agentkv`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: str | None = None
     budget: int | str | None = None
     session: Name | None = None
 
 
-class _Request(_Body):
+class _Request(Constraints):
     """Parameters that both endpoints share."""
+
+    model_config = ConfigDict(extra="allow")
+
+    _unsupported: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     model: str | None = None
     stream: bool = False
@@ -144,17 +190,10 @@ class _Request(_Body):
     seed: int | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    ignore_eos: bool = False
+    response_format: _ResponseFormat = _ResponseFormat()
     prompt_cache_key: Name | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
     id_slot: Annotated[int, Field(ge=-1, lt=1_000_000)] | None = None
     agentkv: _OurSettings = _OurSettings()
 
@@ -170,29 +209,31 @@ class _Request(_Body):
 
     def require_supported(self) -> None:
         """Refuse parameters that would change the reply and are not supported."""
-        unsupported = {
-            "n": self.n not in (None, 1),
-            "presence_penalty": bool(self.presence_penalty),
-            "frequency_penalty": bool(self.frequency_penalty),
-            "logit_bias": bool(self.logit_bias),
-            "top_k": (self.top_k or 0) > 0,
-            "min_p": bool(self.min_p),
-            "repetition_penalty": self.repetition_penalty not in (None, 1),
-            "repeat_penalty": self.repeat_penalty not in (None, 1),
-            "min_tokens": bool(self.min_tokens),
-            "ignore_eos": bool(self.ignore_eos),
-            **self._further_unsupported,
-        }
-        for name, is_given in unsupported.items():
-            if is_given:
-                raise RequestError(
-                    f"{name} is not supported; leave it out", param=name, code="unsupported_value"
-                )
+        if found := find_unsupported(self.model_extra or {}, self._unsupported):
+            name, instead = found
+            raise RequestError(
+                f"{name} is not supported; {instead}", param=name, code="unsupported_value"
+            )
 
-    @property
-    def _further_unsupported(self) -> dict[str, bool]:
-        """Parameters of one endpoint alone, and whether they would change the reply."""
-        return {}
+    def text_constraint(self) -> Constraint | None:
+        """Return what constrains the text of the reply; None for free text."""
+        given, format = self.constraint(), self.response_format.constraint()
+        if given is not None and format is not None:
+            raise exclusive(given.name, "response_format")
+        return given or format
+
+    def stopping(self, max_tokens: int | None) -> dict[str, Any]:
+        """Return the fields of `Ask` that say where the reply may end."""
+        if self.min_tokens > (self.min_tokens if max_tokens is None else max_tokens):
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}, and the reply has at most {max_tokens} tokens",
+                param="min_tokens",
+            )
+        return {
+            "stops": self.stops,
+            "min_tokens": self.min_tokens,
+            "ignores_end": self.ignore_eos,
+        }
 
     @property
     def _sampling_temperature(self) -> float:
@@ -204,27 +245,19 @@ class _Request(_Body):
 class ChatRequest(_Request):
     """The body of `/v1/chat/completions`."""
 
+    _unsupported = CHAT_ONLY
+
     messages: Annotated[list[_Message], Field(fail_fast=True, min_length=1, max_length=20_000)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: _ResponseFormat = _ResponseFormat()
     tools: Annotated[list[_Tool], Field(fail_fast=True, max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: JsonValue = None
-    function_call: JsonValue = None
     reasoning_effort: Annotated[str, Field(pattern=r"^[a-z]{1,16}$")] | None = None
     chat_template_kwargs: _TemplateSettings = _TemplateSettings()
-
-    @property
-    def _further_unsupported(self) -> dict[str, bool]:
-        has_tools = bool(self.tools) and self.tool_choice in (None, "auto")
-        return {
-            "functions": bool(self.functions),
-            "function_call": self.function_call not in (None, "none", "auto"),
-            "parallel_tool_calls": self.parallel_tool_calls is False and has_tools,
-        }
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
 
     def ask(self, template: MessageTemplate, wanted: Wanted) -> Ask:
         """Return what the engine is asked.
@@ -233,24 +266,40 @@ class ChatRequest(_Request):
             RequestError: parameters that contradict each other.
         """
         self.require_supported()
-        grammar = self._grammar(template)
+        if self.parallel_tool_calls is False and self.tools and self.tool_choice in (None, "auto"):
+            raise RequestError(
+                "parallel_tool_calls is not supported where the model decides; leave it out",
+                param="parallel_tool_calls",
+                code="unsupported_value",
+            )
+        messages, prefix = self._messages()
+        grammar, check = self._grammar(template)
+        if grammar is not None and prefix is not None:
+            raise RequestError(
+                "a reply that continues a message cannot be constrained; leave "
+                "continue_final_message out",
+                param="continue_final_message",
+            )
         thinks = self.chat_template_kwargs.enable_thinking
         if grammar is not None or self.reasoning_effort == "none":
             thinks = False
+        max_tokens = _first(self.max_completion_tokens, self.max_tokens)
         return Ask(
             wanted,
             Chat(
-                [message.plain() for message in self.messages],
+                messages,
                 [tool.plain() for tool in self.tools or ()],
                 thinks,
                 None if self.reasoning_effort == "none" else self.reasoning_effort,
+                prefix,
             ),
-            max_tokens=_first(self.max_completion_tokens, self.max_tokens),
+            max_tokens=max_tokens,
             temperature=self._sampling_temperature,
             top_p=self.top_p or 1.0,
             seed=self.seed,
-            stops=self.stops,
+            **self.stopping(max_tokens),
             grammar=grammar,
+            check=check,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             functions=() if self.tool_choice == "none" else self._functions,
         )
@@ -262,53 +311,69 @@ class ChatRequest(_Request):
             Function(tool.function.name, tool.function.parameters) for tool in self.tools or ()
         )
 
-    def _grammar(self, template: MessageTemplate) -> str | None:
-        """Return the grammar of the reply; None for free text."""
-        functions: Sequence[Function] = self._functions
-        schema = self._schema()
-        choice = self.tool_choice
-        if isinstance(choice, _ToolChoice):
-            functions = [each for each in functions if each.name == choice.function.name]
-            if not functions:
-                raise RequestError(
-                    f"tool_choice names {choice.function.name!r}, which is not among tools",
-                    param="tool_choice",
-                )
-            return template.grammar(functions=functions)
-        if choice == "required":
-            if not functions:
-                raise RequestError(
-                    "tool_choice is 'required' and there are no tools", param="tool_choice"
-                )
-            return template.grammar(functions=functions)
-        if schema is None:
-            return None
-        return template.grammar(schema, [] if choice == "none" else functions)
-
-    def _schema(self) -> dict[str, JsonValue] | None:
-        """Return the JSON schema of the reply; None for text."""
-        match self.response_format.type:
-            case "text":
-                return None
-            case "json_object":
-                return {"type": "object"}
-        given = self.response_format.json_schema
-        if given is None:
+    def _messages(self) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the messages, and the beginning of the reply if the last one is that."""
+        messages = [message.plain() for message in self.messages]
+        if self.add_generation_prompt is self.continue_final_message:
             raise RequestError(
-                "response_format of type json_schema needs json_schema with a schema",
-                param="response_format.json_schema",
+                "a reply either begins, with add_generation_prompt, or continues the last message, "
+                "with continue_final_message",
+                param="add_generation_prompt",
             )
-        return given.schema_
+        if not self.continue_final_message:
+            return messages, None
+        last = messages.pop()
+        if last["role"] != "assistant" or not last["content"] or "tool_calls" in last:
+            raise RequestError(
+                "continue_final_message needs a last message of the assistant with text and "
+                f"without calls; found one of the {last['role']}",
+                param="continue_final_message",
+            )
+        return messages, str(last["content"])
+
+    def _grammar(self, template: MessageTemplate) -> tuple[str | None, LateCheck]:
+        """Return the grammar of the reply, None for free text, and what is to be checked of it."""
+        choice = self.tool_choice
+        text = self.text_constraint()
+        if isinstance(choice, _ToolChoice):
+            name = choice.function.name
+            if all(tool.function.name != name for tool in self.tools or ()):
+                raise RequestError(
+                    f"tool_choice names {name!r}, which is not among tools", param="tool_choice"
+                )
+        elif choice == "required" and not self.tools:
+            raise RequestError(
+                "tool_choice is 'required' and there are no tools", param="tool_choice"
+            )
+        elif choice != "required" and text is None:
+            return None, LateCheck()
+        must_call = choice == "required" or isinstance(choice, _ToolChoice)
+        if must_call and text is not None and not text.name.startswith("response_format"):
+            raise exclusive(text.name, "tool_choice")
+        schemas = self._schemas(choice)
+        functions = [Function(name, schema.grammar) for name, schema in schemas.items()]
+        rule = None if text is None or must_call else text.rule
+        return template.grammar(rule, functions), LateCheck(text, schemas)
+
+    def _schemas(self, choice: Any) -> dict[str, PreparedSchema]:
+        """Return the schemas of the functions that a constrained reply may call."""
+        chosen = choice.function.name if isinstance(choice, _ToolChoice) else None
+        return {
+            tool.function.name: prepared(
+                tool.function.parameters, f"tools.{number}.function.parameters", is_object=True
+            )
+            for number, tool in enumerate(self.tools or ())
+            if choice != "none" and chosen in (None, tool.function.name)
+        }
 
 
 class CompletionRequest(_Request):
     """The body of `/v1/completions`."""
 
+    _unsupported = COMPLETIONS_ONLY
+
     prompt: str | _FailingFast[str] | _FailingFast[int]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: int | None = None
 
     def ask(self, template: MessageTemplate, wanted: Wanted) -> Ask:
         """Return what the engine is asked.
@@ -318,25 +383,21 @@ class CompletionRequest(_Request):
         """
         self.require_supported()
         prompt = self._prompt(template)
+        text = self.text_constraint()
+        max_tokens = 16 if self.max_tokens is None else self.max_tokens
         return Ask(
             wanted,
             prompt if isinstance(prompt, str) else template.decode(prompt),
             None if isinstance(prompt, str) else tuple(prompt),
-            max_tokens=16 if self.max_tokens is None else self.max_tokens,
+            max_tokens=max_tokens,
             temperature=self._sampling_temperature,
             top_p=self.top_p or 1.0,
             seed=self.seed,
-            stops=self.stops,
+            **self.stopping(max_tokens),
+            grammar=None if text is None else f"start: value\nvalue: {text.rule}",
+            check=LateCheck(text),
             num_logprobs=self.logprobs,
         )
-
-    @property
-    def _further_unsupported(self) -> dict[str, bool]:
-        return {
-            "echo": bool(self.echo),
-            "suffix": bool(self.suffix),
-            "best_of": self.best_of not in (None, 1),
-        }
 
     def _prompt(self, template: MessageTemplate) -> str | list[int]:
         prompt = self.prompt

@@ -11,8 +11,18 @@ from typing import Any, Protocol
 from agentkv.dialog.calls import Call
 from agentkv.dialog.reply_parts import Part
 from agentkv.models.model import ContextLimit
-from agentkv.serve.job import REFUSALS, Finished, MemoryLimit, QueueFull, Stopping, Token, Wrote
-from agentkv.serve.requests import RequestError
+from agentkv.serve.body import RequestError
+from agentkv.serve.job import (
+    REFUSALS,
+    Finished,
+    MemoryLimit,
+    QueueFull,
+    SchemaViolated,
+    Stopping,
+    Token,
+    TopToken,
+    Wrote,
+)
 from agentkv.serve.sessions import NoSuchSession, SessionConflict
 
 Json = dict[str, Any]
@@ -44,6 +54,8 @@ def error_of(error: Exception) -> tuple[int, Json]:
             status, code = 409, "session_conflict"
         case MemoryLimit():
             status, code = 400, "memory_limit_exceeded"
+        case SchemaViolated():
+            status, code = 422, "schema_violated"
         case TimeoutError():
             status, code = 504, "timeout"
         case QueueFull():
@@ -60,12 +72,24 @@ def error_of(error: Exception) -> tuple[int, Json]:
         kind = "rate_limit_error"
     if status == 401:
         kind = "authentication_error"
+    if status == 422:
+        kind = "reply_error"
     body = {"message": str(error), "type": kind, "param": param, "code": code}
     return status, {"error": body}
 
 
 class Answer(Protocol):
     """The form of one endpoint's answers; it collects what a reply is."""
+
+    @property
+    def text(self) -> str:
+        """Text of the reply, without thoughts and calls."""
+        ...
+
+    @property
+    def calls(self) -> list[Call]:
+        """Calls in the reply."""
+        ...
 
     def chunk(self, wrote: Wrote) -> Json | None:
         """Take what a reply has grown by, and return the chunk for it; None if it shows nothing."""
@@ -95,10 +119,16 @@ class ChatAnswer:
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    calls: list[Call] = field(default_factory=list)
     _content: list[str] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
     _calls: list[Json] = field(default_factory=list)
     _logprobs: list[Json] | None = None
+
+    @property
+    def text(self) -> str:
+        """Text of the reply; see `Answer`."""
+        return "".join(self._content)
 
     def first_chunk(self) -> Json:
         """Return the chunk that names the role."""
@@ -119,6 +149,7 @@ class ChatAnswer:
                     call = _call(part)
                     delta.setdefault("tool_calls", []).append({"index": len(self._calls), **call})
                     self._calls.append(call)
+                    self.calls.append(part)
         logprobs = None
         if wrote.tokens:
             noted = [_chat_logprob(token) for token in wrote.tokens]
@@ -138,7 +169,7 @@ class ChatAnswer:
 
     def whole(self, finished: Finished) -> Json:
         """Return the whole answer."""
-        content = "".join(self._content)
+        content = self.text
         has_content = bool(content) or not self._calls
         message: Json = {"role": "assistant", "content": content if has_content else None}
         message["refusal"] = None
@@ -162,8 +193,14 @@ class CompletionAnswer:
     model: str
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    calls: list[Call] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _tokens: list[Token] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Text of the reply; see `Answer`."""
+        return "".join(self._text)
 
     def first_chunk(self) -> None:
         """Return None: a stream begins with its text."""
@@ -187,7 +224,7 @@ class CompletionAnswer:
 
     def whole(self, finished: Finished) -> Json:
         """Return the whole answer."""
-        answer = self._answer("".join(self._text), finished.reason, self._tokens)
+        answer = self._answer(self.text, finished.reason, self._tokens)
         return {**answer, "usage": usage_of(finished)}
 
     def _answer(self, text: str, reason: str | None, tokens: Sequence[Token]) -> Json:
@@ -224,21 +261,31 @@ def _chat_logprob(token: Token) -> Json:
     return {
         "token": token.text,
         "logprob": _logprob(token),
-        "bytes": list(token.text.encode()),
+        "bytes": _numbers(token.data),
         "top_logprobs": [
-            {"token": text, "logprob": value, "bytes": list(text.encode())}
-            for text, value in token.top
+            {"token": each.text, "logprob": each.logprob, "bytes": _numbers(each.data)}
+            for each in token.top
         ],
     }
 
 
+def _numbers(data: bytes | None) -> list[int] | None:
+    return None if data is None else list(data)
+
+
 def _completion_logprobs(tokens: Sequence[Token]) -> Json:
     return {
-        "tokens": [token.text for token in tokens],
+        "tokens": [_name(token) for token in tokens],
         "token_logprobs": [_logprob(token) for token in tokens],
-        "top_logprobs": [dict(token.top) for token in tokens],
+        "top_logprobs": [{_name(each): each.logprob for each in token.top} for token in tokens],
         "text_offset": [token.start for token in tokens],
     }
+
+
+def _name(token: Token | TopToken) -> str:
+    """Return a token's name where nothing else shows its bytes."""
+    is_text = token.data is None or token.data == token.text.encode()
+    return token.text if is_text else f"bytes:{token.text}"
 
 
 def as_event(body: Json) -> bytes:

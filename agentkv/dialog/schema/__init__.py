@@ -1,0 +1,1 @@
+"""JSON schemas of replies: what a grammar enforces, what only the finished reply can tell."""
