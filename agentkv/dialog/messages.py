@@ -89,7 +89,6 @@ class MessageTemplate:
     def __init__(
         self, tokenizer: Any, *, end_ids: Sequence[int] = (), name: str = "default"
     ) -> None:
-        self._source = tokenizer
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
         self._vocabulary: dict[str, int] = tokenizer.get_vocab()
         built_in = (
@@ -269,8 +268,7 @@ class MessageTemplate:
             begins: True for the beginning of a stream, where the tokenizer may add tokens.
         """
         text = text.encode("utf-8", "replace").decode()
-        ids: list[int] = self._source(text, add_special_tokens=begins)["input_ids"]
-        return ids
+        return self._tokenizer.encode_trusted(text, begins=begins)
 
     def grammar(
         self, schema: Mapping[str, Any] | None = None, functions: Sequence[Function] = ()
@@ -390,12 +388,14 @@ class MessageTemplate:
 
     def _encode(self, text: str) -> list[int]:
         """Encode rendered text: guards as text, all else as the template's own."""
-        ids: list[int] = []
-        for i, part in enumerate(self._guarded.split(text)):
-            if i % 2:
-                ids += self._tokenizer.encode(self._tokenizer.control_texts[int(part)])
-            elif part:
-                ids += self._tokenizer.encode_trusted(part)
+        parts = self._guarded.split(text)
+        texts = self._tokenizer.control_texts
+        guarded = {part: self._tokenizer.encode(texts[int(part)]) for part in set(parts[1::2])}
+        own = self._tokenizer.encode_each_trusted(parts[::2])
+        ids = list(own[0])
+        for guard, after in zip(parts[1::2], own[1:], strict=True):
+            ids += guarded[guard]
+            ids += after
         return ids
 
     def _texts_of(self, ids: set[int]) -> list[str]:
