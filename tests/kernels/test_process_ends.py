@@ -36,9 +36,10 @@ threading.Thread(target=kernel.long, args=(numpy.zeros(9),), daemon=True).start(
 begun.wait()
 """
 ENDINGS = {
-    "sys.exit(3)": 3,
-    "raise ValueError": 1,
-    "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)": 1,
+    "sys.exit(3)": {3},
+    "raise ValueError": {1},
+    # Python forgets that it was interrupted if another thread calls exec meanwhile, as Numba does
+    "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)": {1, -signal.SIGINT},
 }
 STEPS = """
 import torch, transformers, agentkv
@@ -67,7 +68,7 @@ def test_a_process_ends_once_no_thread_compiles(ending, tmp_path):
     head = "from agentkv_kernels.numba.compiled import compiled\n\n@compiled()\ndef long(x):\n"
     (tmp_path / "kernel.py").write_text(head + "\n".join(lines))
     ended = run(WATCHED + IN_A_THREAD + ending, tmp_path)
-    assert ended.returncode == ENDINGS[ending], ended.stderr
+    assert ended.returncode in ENDINGS[ending], ended.stderr
     assert ended.stdout == "compiling: []\n"
 
 
@@ -146,4 +147,4 @@ def test_a_first_run_that_is_interrupted_ends_by_the_interrupt(seconds, tmp_path
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
         stderr = process.stderr.read()
-        assert process.returncode == 1 and "KeyboardInterrupt" in stderr, stderr
+        assert process.returncode in (1, -signal.SIGINT) and "KeyboardInterrupt" in stderr, stderr
