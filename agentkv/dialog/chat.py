@@ -15,14 +15,15 @@ from agentkv.dialog.prompt import (
     UntrustedTextTokenizer,
     one_line,
 )
+from agentkv.dialog.rendering import Renderer, TemplateError, chat_templates
 
 
 class ChatTemplate:
     """The prompt format of instruction-tuned models, derived from their own chat template.
 
     The template is rendered once, with placeholders for all messages, and the text between the
-    placeholders is kept. A template that fails, or that renders earlier messages differently in
-    later turns, is replaced by a built-in one: ChatML if the tokenizer has its tokens, otherwise
+    placeholders is kept. A template that fails, drops messages, or renders earlier ones differently
+    in later turns, is replaced by a built-in one: ChatML if the tokenizer has its tokens, otherwise
     plain text. If only the reply in progress has an opening, such as an empty thinking block or a
     channel name, every reply keeps it.
 
@@ -36,6 +37,9 @@ class ChatTemplate:
     Args:
         tokenizer: a fast tokenizer of transformers.
         end_ids: further ids that end a reply, such as those of a generation config.
+
+    Raises:
+        TemplateError: the tokenizer has templates, but no default.
     """
 
     layout: Layout = "before"
@@ -199,21 +203,23 @@ def find_thoughts(before_reply: str, vocabulary: Mapping[str, int]) -> ThoughtDe
 
 
 def _find_delimiters(tokenizer: Any, *, thinks: bool) -> _Delimiters:
-    if not getattr(tokenizer, "chat_template", None):
+    named = chat_templates(tokenizer)
+    if not named:
         raise _NotAppendOnly("the tokenizer has no chat template")
+    renderer = Renderer(tokenizer, named["default"])
     try:
-        return _compare_renderings(tokenizer, system=True, thinks=thinks)
+        return _compare_renderings(renderer, system=True, thinks=thinks)
     except _NotAppendOnly as problem:
         try:  # without a system role, the instructions begin the first user message
-            return _compare_renderings(tokenizer, system=False, thinks=thinks)
+            return _compare_renderings(renderer, system=False, thinks=thinks)
         except _NotAppendOnly:
             raise problem from None
 
 
-def _compare_renderings(tokenizer: Any, *, system: bool, thinks: bool) -> _Delimiters:
+def _compare_renderings(renderer: Renderer, *, system: bool, thinks: bool) -> _Delimiters:
     """Render one, two and three turns, and require that each extends the one before."""
     renderings = [
-        _split(_render(tokenizer, num_turns, system=system, thinks=thinks))
+        _split(_render(renderer, num_turns, system=system, thinks=thinks), num_turns)
         for num_turns in (1, 2, 3)
     ]
     for earlier, later in zip(renderings, renderings[1:], strict=False):
@@ -235,7 +241,7 @@ def _compare_renderings(tokenizer: Any, *, system: bool, thinks: bool) -> _Delim
     return _Delimiters(start, before_user, max(past_reply, new_reply, key=len), after_reply)
 
 
-def _render(tokenizer: Any, num_turns: int, *, system: bool, thinks: bool) -> str:
+def _render(renderer: Renderer, num_turns: int, *, system: bool, thinks: bool) -> str:
     texts = list(_PLACEHOLDERS[: 2 * num_turns])
     messages = [{"role": "system", "content": texts.pop(0)}] if system else []
     if not system:
@@ -243,19 +249,16 @@ def _render(tokenizer: Any, num_turns: int, *, system: bool, thinks: bool) -> st
     for index, text in enumerate(texts):
         messages.append({"role": ("user", "assistant")[index % 2], "content": text})
     try:
-        rendered: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinks
-        )
-    except Exception as error:  # a template is a program and may raise anything
+        return renderer.render(messages, prompts=True, enable_thinking=thinks)
+    except TemplateError as error:
         raise _NotAppendOnly(f"the chat template fails: {error}") from error
-    return rendered
 
 
-def _split(rendered: str) -> list[str]:
+def _split(rendered: str, num_turns: int) -> list[str]:
     """Return the text before, between and after the placeholders in `rendered`."""
-    pattern = "|".join(map(re.escape, _PLACEHOLDERS))
-    found = re.findall(pattern, rendered)
-    if found != [text for text in _PLACEHOLDERS if text in rendered] or len(found) % 2:
+    texts = _PLACEHOLDERS[: 2 * num_turns]
+    pattern = "|".join(map(re.escape, texts))
+    if re.findall(pattern, rendered) != list(texts):
         raise _NotAppendOnly("the chat template drops, repeats or reorders messages")
     return re.split(pattern, rendered)
 

@@ -22,14 +22,14 @@ from agentkv.dialog.calls import (
 )
 from agentkv.dialog.chat import find_thoughts
 from agentkv.dialog.prompt import UntrustedTextTokenizer
+from agentkv.dialog.rendering import (
+    PROBE_TOOL,
+    Message,
+    Renderer,
+    TemplateError,
+    chat_templates,
+)
 from agentkv.dialog.reply_parts import ReplyParts
-
-Message = Mapping[str, Any]
-"""A message in OpenAI's form: role, content as text, tool_calls and so on."""
-
-
-class TemplateError(ValueError):
-    """Messages that the model's chat template cannot render."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +63,41 @@ _CHATML_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _PROBE_TEXT = "probe of text"
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe_of_tools",
-        "description": "probe",
-        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}},
-    },
-}
 
 
 class MessageTemplate:
     """The chat template of a model, for lists of messages.
 
-    A model without a chat template gets a built-in one: ChatML if the tokenizer has its tokens,
-    otherwise plain text. System messages of a model whose template has no place for them begin the
-    first user message. Functions for a model whose template ignores them are described in a system
-    message.
+    Where a model has a template `tool_use`, that renders messages with functions. A model without a
+    chat template, or with one that drops what users say, gets a built-in one: ChatML if the
+    tokenizer has its tokens, otherwise plain text. System messages of a model whose template has no
+    place for them begin the first user message. Functions for a model whose template ignores them
+    are described in a system message.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
         end_ids: ids that end a reply, such as those of a generation config.
+        name: the template in use, for messages without functions.
+
+    Raises:
+        TemplateError: the tokenizer has templates, but no default.
     """
 
-    def __init__(self, tokenizer: Any, *, end_ids: Sequence[int] = ()) -> None:
-        self._source = tokenizer
+    def __init__(
+        self, tokenizer: Any, *, end_ids: Sequence[int] = (), name: str = "default"
+    ) -> None:
         self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
         self._vocabulary: dict[str, int] = tokenizer.get_vocab()
-        self._template: str = getattr(tokenizer, "chat_template", None) or (
+        built_in = (
             _CHATML_TEMPLATE
             if {"<|im_start|>", "<|im_end|>"} <= self._vocabulary.keys()
             else _PLAIN_TEMPLATE
         )
+        templates = chat_templates(tokenizer)
+        self._template = templates.get(name, built_in)
+        self._renderer = Renderer(tokenizer, self._template)
+        if self._renderer.drops_text:
+            self._template, self._renderer = built_in, Renderer(tokenizer, built_in)
         nonce = secrets.token_hex(4)
         self._mark = f"\ue002{nonce}\ue003"
         self._cut = f"\ue002{nonce}:\ue003"
@@ -107,7 +110,7 @@ class MessageTemplate:
         talk = self._try([system, user, reply, user]) or ""
         self._merges_system = "probe of system" not in talk.partition(self._mark)[0]
         self._has_developer = self._shows([{"role": "developer", "content": self._mark}, user])
-        self._knows_tools = "probe_of_tools" in (self._try([user], [_PROBE_TOOL]) or "")
+        self._knows_tools = "probe_of_tools" in (self._try([user], [PROBE_TOOL]) or "")
         shown = self._shown_call(user, {"key": "value"})
         as_text = "" if shown else self._shown_call(user, json.dumps({"key": "value"}))
         self._knows_calls = bool(shown or as_text)
@@ -135,6 +138,12 @@ class MessageTemplate:
         self.end_ids = frozenset(ends)
         """Ids that end a reply when sampled. They are not fed; what follows a reply begins with
         what the template puts there."""
+        self._with_functions = self
+        if name == "default" and "tool_use" in templates:
+            other = MessageTemplate(tokenizer, end_ids=end_ids, name="tool_use")
+            self._with_functions = other
+            self.end_ids |= other.end_ids
+            self._silent &= other._silent
 
     @property
     def num_ids(self) -> int:
@@ -158,9 +167,12 @@ class MessageTemplate:
             list is empty if the template does not render them before all else.
 
         Raises:
-            TemplateError: the template refuses the messages.
+            TemplateError: the template refuses the messages, or drops the text of one.
         """
+        if chat.tools and self._with_functions is not self:
+            return self._with_functions.opening(chat, at_once=at_once)
         text = self._text(chat.messages, chat, prompts=True)
+        self._require_shown(text, chat)
         start = ""
         if 0 < chat.num_leading < len(chat.messages) and not self._merges_system:
             try:
@@ -180,8 +192,10 @@ class MessageTemplate:
             at_once: the next reply begins without a thought.
 
         Raises:
-            TemplateError: the template refuses the messages, or drops the reply.
+            TemplateError: the template refuses the messages, or drops the reply or what follows.
         """
+        if chat.tools and self._with_functions is not self:
+            return self._with_functions.following(chat, num_read, at_once=at_once)
         text = None
         if chat.messages[num_read - 1].get("tool_calls") and self._knows_calls:
             text = self._after_calls(chat, num_read)
@@ -190,6 +204,7 @@ class MessageTemplate:
             text = self._after_mark(_replaced(chat.messages, num_read, marked), chat)
         if text is None:
             raise TemplateError("the model's chat template drops an earlier reply")
+        self._require_shown(text, chat, num_read)
         return self._encode(self._skip_thought(text) if at_once else text)
 
     def _after_calls(self, chat: Chat, num_read: int) -> str | None:
@@ -221,6 +236,8 @@ class MessageTemplate:
             ids: the latest ids before the reply, as `opening` or `following` returned them.
             functions: those whose calls are taken out of the text.
         """
+        if functions and self._with_functions is not self:
+            return self._with_functions.parts(ids, functions=functions)
         end = self._tokenizer.decode_all(ids[-16:])
         opened = [begin for begin, _ in self._thoughts if end.rstrip().endswith(begin)]
         return ReplyParts(
@@ -251,8 +268,7 @@ class MessageTemplate:
             begins: True for the beginning of a stream, where the tokenizer may add tokens.
         """
         text = text.encode("utf-8", "replace").decode()
-        ids: list[int] = self._source(text, add_special_tokens=begins)["input_ids"]
-        return ids
+        return self._tokenizer.encode_trusted(text, begins=begins)
 
     def grammar(self, value: str | None = None, functions: Sequence[Function] = ()) -> str:
         """Return a Lark grammar (llguidance's dialect) of replies without a thought.
@@ -261,6 +277,8 @@ class MessageTemplate:
             value: right side of a Lark rule for what the reply may be.
             functions: functions of which the reply may call one instead.
         """
+        if functions and self._with_functions is not self:
+            return self._with_functions.grammar(value, functions)
         control = self.control
         rules = []
         if value is not None:
@@ -285,7 +303,7 @@ class MessageTemplate:
         call = {"id": "probe0000", "type": "function", "function": function}
         called = {"role": "assistant", "content": "", "tool_calls": [call]}
         result = {"role": "tool", "content": self._mark, "tool_call_id": "probe0000"}
-        shown = self._try([user, called, result], [_PROBE_TOOL]) or ""
+        shown = self._try([user, called, result], [PROBE_TOOL]) or ""
         # the functions themselves are listed before the user's message
         after_user = shown.rpartition(_PROBE_TEXT)[2]
         return after_user if self._mark in after_user and "probe_of_tools" in after_user else ""
@@ -295,7 +313,7 @@ class MessageTemplate:
 
     def _try(self, messages: list[Message], tools: Sequence[Any] = ()) -> str | None:
         try:
-            return self._render(messages, tools)
+            return self._renderer.render(messages, tools)
         except TemplateError:
             return None
 
@@ -317,7 +335,7 @@ class MessageTemplate:
         if chat.effort is not None:
             options["reasoning_effort"] = chat.effort
         prompts = prompts and not continues
-        text = self._render(prepared, self._guard_all(tools), prompts=prompts, **options)
+        text = self._renderer.render(prepared, self._guard_all(tools), prompts=prompts, **options)
         return self._continued(text, chat.prefix or "") if continues else text
 
     def _continued(self, text: str, prefix: str) -> str:
@@ -330,29 +348,31 @@ class MessageTemplate:
             )
         return text + self._guard_text(prefix)
 
-    def _render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Any],
-        *,
-        prompts: bool = False,
-        **rest: Any,
-    ) -> str:
-        try:
-            text: str = self._source.apply_chat_template(
-                messages,
-                tools=list(tools) or None,
-                chat_template=self._template,
-                tokenize=False,
-                add_generation_prompt=prompts,
-                **rest,
-            )
-        except Exception as error:  # a template is a program and may raise anything
-            reason = " ".join(str(error).split())[:300]
-            raise TemplateError(
-                f"the model's chat template refuses these messages: {reason}"
-            ) from None
-        return text
+    def _require_shown(self, text: str, chat: Chat, num_read: int = 0) -> None:
+        """Raise TemplateError if the text that was rendered for the messages after the first
+        `num_read` lacks one of them."""
+        at, missing = 0, {}
+        for i, message in enumerate(chat.messages[num_read:], num_read):
+            said = self._guard_text((message.get("content") or "").strip())
+            place = max(text.find(said, at), text.find(said) if at else -1)
+            at = max(at, place)
+            # what a model says beside a call may be left out
+            if place < 0 and not message.get("tool_calls"):
+                missing[i] = f"{self._mark[:-1]}:{i}{self._mark[-1]}"
+        if not missing:
+            return
+        # the template may write the text in another way
+        marked = [
+            {**message, "content": missing[i]} if i in missing else message
+            for i, message in enumerate(chat.messages)
+        ]
+        text = self._text(marked, chat)
+        for i, mark in missing.items():
+            if mark not in text:
+                raise TemplateError(
+                    f"the model's chat template drops messages[{i}], from "
+                    f"{chat.messages[i]['role']!r}; leave it out, or mend the template"
+                )
 
     def _prepare(self, message: Message) -> dict[str, Any]:
         role = message["role"]
@@ -405,12 +425,14 @@ class MessageTemplate:
 
     def _encode(self, text: str) -> list[int]:
         """Encode rendered text: guards as text, all else as the template's own."""
-        ids: list[int] = []
-        for i, part in enumerate(self._guarded.split(text)):
-            if i % 2:
-                ids += self._tokenizer.encode(self._tokenizer.control_texts[int(part)])
-            elif part:
-                ids += self._tokenizer.encode_trusted(part)
+        parts = self._guarded.split(text)
+        texts = self._tokenizer.control_texts
+        guarded = {part: self._tokenizer.encode(texts[int(part)]) for part in set(parts[1::2])}
+        own = self._tokenizer.encode_each_trusted(parts[::2])
+        ids = list(own[0])
+        for guard, after in zip(parts[1::2], own[1:], strict=True):
+            ids += guarded[guard]
+            ids += after
         return ids
 
     def _texts_of(self, ids: set[int]) -> list[str]:

@@ -7,14 +7,15 @@ loses only entries that its policy drops.
 """
 
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 Layout = Literal["after", "before"]
 """Position of an element's id in its line of the page (`agentkv_env.serialize`)."""
@@ -269,31 +270,40 @@ class UntrustedTextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control ids. Lone surrogates become question marks."""
-        ids = [id for _, part in self._encoded(text) for id in part.ids]
+        ids = [id for part in _encode_each(self._untrusted, self._parts(text)) for id in part]
         return [id for id in ids if id not in self.control_ids]
 
     def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
         """Return what `encode` does, and for each id the number of characters up to its end."""
         ids: list[int] = []
         ends: list[int] = []
-        for start, part in self._encoded(text):
+        start, parts = 0, self._parts(text)
+        encoded = self._untrusted.encode_batch(parts, add_special_tokens=False)
+        for text, part in zip(parts, encoded, strict=True):
             for id, (_, end) in zip(part.ids, part.offsets, strict=True):
                 if id not in self.control_ids:
                     ids.append(id)
                     ends.append(start + end)
+            start += len(text)
         return ids, ends
 
-    def _encoded(self, text: str) -> Iterator[tuple[int, Encoding]]:
-        """Encode the parts of untrusted text, and return each with the place where it begins."""
+    def _parts(self, text: str) -> list[str]:
+        """Cut untrusted text inside its control tokens."""
         text = text.encode("utf-8", "replace").decode()  # tokenizers reject lone surrogates
-        cuts = [0, *(found.start() + 1 for found in self._control.finditer(text))]
-        for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True):
-            yield start, self._untrusted.encode(text[start:end], add_special_tokens=False)
+        cuts = [0, *(found.start() + 1 for found in self._control.finditer(text)), len(text)]
+        return [text[start:end] for start, end in itertools.pairwise(cuts)]
 
-    def encode_trusted(self, text: str) -> list[int]:
-        """Encode text of a template itself, control tokens included."""
-        ids: list[int] = self._trusted.encode(text, add_special_tokens=False).ids
-        return ids
+    def encode_trusted(self, text: str, *, begins: bool = False) -> list[int]:
+        """Encode text of a template itself, control tokens included.
+
+        Args:
+            begins: add what the tokenizer puts at the beginning of a stream.
+        """
+        return self.encode_each_trusted([text], begins=begins)[0]
+
+    def encode_each_trusted(self, texts: Sequence[str], *, begins: bool = False) -> list[list[int]]:
+        """Do what `encode_trusted` does for several texts at once."""
+        return _encode_each(self._trusted, texts, begins=begins)
 
     def replace_control(self, text: str, replacement: str) -> str:
         """Replace each control token in `text` by `replacement`, whose braces receive the token's
@@ -349,3 +359,18 @@ def _characters_of_bytes() -> dict[str, int]:
 
 
 _BYTES_OF_CHARACTERS = _characters_of_bytes()
+
+
+def _encode_each(
+    tokenizer: Tokenizer, texts: Sequence[str], *, begins: bool = False
+) -> list[list[int]]:
+    """Encode texts, and let other threads run meanwhile, as `Tokenizer.encode` does not."""
+    ids: list[list[int]] = []
+    for start in range(0, len(texts), _BATCH):
+        some = list(texts[start : start + _BATCH])
+        ids += [x.ids for x in tokenizer.encode_batch_fast(some, add_special_tokens=begins)]
+    return ids
+
+
+_BATCH = 512
+"""Texts per call: what is made of them is handed over in one go."""

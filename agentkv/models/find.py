@@ -75,7 +75,7 @@ def default_cache_dtype(name: str | Path) -> str:
     Raises:
         ModelError: as `find_model`, or config.json cannot be read.
     """
-    config = _read_json(_model_folder(find_model(name)) / "config.json")
+    config = read_json(_model_folder(find_model(name)) / "config.json")
     text = config.get("text_config")
     found = [
         part.get("dtype", part.get("torch_dtype"))
@@ -106,7 +106,7 @@ def check_files(source: Path | str) -> tuple[Path, int]:
     folder = _model_folder(source)
     if isinstance(source, str) and not any(folder.glob("*.safetensors")):
         raise _not_downloaded(source)
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     num_weights = num_values = 0
     for path in weight_files(folder):
         try:
@@ -136,7 +136,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = _read_json(index).get("weight_map")
+        files = read_json(index).get("weight_map")
         if not isinstance(files, dict) or not all(map(_is_weights_file, files.values())):
             raise ModelError(f"{index}: weight_map must name *.safetensors files beside it")
         return [folder / name for name in sorted(set(files.values()))]
@@ -153,7 +153,13 @@ def _model_folder(source: Path | str) -> Path:
     return Path(config).parent
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model folder.
+
+    Raises:
+        ModelError: the file cannot be read, or has something else.
+    """
+
     def reject_constant(constant: str) -> None:
         raise ValueError(f"{constant} is not a finite number")
 

@@ -15,7 +15,15 @@ from agentkv.defaults import CHUNK
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
-from agentkv.models.find import ModelError, check_files, default_cache_dtype, find_model, half_dtype
+from agentkv.dialog.rendering import TemplateError, chat_templates
+from agentkv.models.find import (
+    ModelError,
+    check_files,
+    default_cache_dtype,
+    find_model,
+    half_dtype,
+    read_json,
+)
 from agentkv.models.local import LocalModel
 
 _MAX_PARAMETERS_PER_VALUE = 8
@@ -85,6 +93,7 @@ def load_model(
         # Never run code from the folder, and never prompt for permission to do so.
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        _complete_templates(tokenizer, folder)
         _check_size(AutoConfig.from_pretrained(source, **options), num_values, folder)
         places = device_map is not None or quantization_config is not None
         if places:
@@ -118,6 +127,24 @@ def load_model(
         raise ModelError(
             f"{folder} cannot be read as a model: {type(error).__name__}: {message}"
         ) from error
+
+
+def _complete_templates(tokenizer: Any, folder: Path) -> None:
+    """Add chat templates that transformers does not read: with a file of a further template it
+    ignores those in tokenizer_config.json, and those of a processor are not the tokenizer's."""
+    found = tokenizer.chat_template or {}
+    if isinstance(found, str) or "default" in found:
+        return
+    for name in ("tokenizer_config.json", "chat_template.json", "processor_config.json"):
+        path = folder / name
+        stored = read_json(path).get("chat_template") if path.is_file() else None
+        if isinstance(stored, str):
+            stored = {"default": stored}
+        elif isinstance(stored, list):
+            stored = {each["name"]: each["template"] for each in stored}
+        if stored:
+            tokenizer.chat_template = {**stored, **found}
+            return
 
 
 def _check_size(config: Any, num_values: int, folder: Path) -> None:
@@ -178,12 +205,17 @@ def local_model(
         budget, chunk: of caches unless an agent chooses others; see `LocalModel`.
 
     Raises:
-        ModelError: the tokenizer is not a fast one, has no end token, or belongs to another model.
+        ModelError: the tokenizer is not a fast one, has no end token or no default among its chat
+            templates, or belongs to another model.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(f"{name} has no fast tokenizer (tokenizer.json), which the agent needs")
     is_plain = all(backend.token_to_id(token) is not None for token in PlainTemplate.SPECIALS)
+    try:
+        chat_templates(tokenizer)
+    except TemplateError as error:
+        raise ModelError(f"{name}: {error}") from None
     template: Template = (
         PlainTemplate(backend) if is_plain else ChatTemplate(tokenizer, end_ids=end_ids_of(model))
     )

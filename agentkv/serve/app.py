@@ -333,7 +333,6 @@ class Server:
         return JSONResponse({"status": "ok"})
 
     async def _show_metrics(self, request: Request, owner: str) -> Response:
-        await self._in_engine(self._engine.count_sessions)
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
     async def _models(self, request: Request, owner: str) -> Response:

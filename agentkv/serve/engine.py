@@ -34,8 +34,9 @@ from agentkv.serve.job import (
     Stopping,
 )
 from agentkv.serve.prompts import Prompts
+from agentkv.serve.reading import Reading, reading_threads
 from agentkv.serve.reply import RunningReply
-from agentkv.serve.session import CacheSettings, chat_history
+from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Found, Sessions, Wanted
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class Counters:
 class Engine:
     """Answers requests in one continuous batch, from a thread of its own.
 
+    Further threads turn prompts into ids meanwhile; see `Reading`.
+
     Args:
         local: the model.
         template: its chat template.
@@ -87,7 +90,9 @@ class Engine:
         self._local, self._template, self.sessions = local, template, sessions
         self._limits = limits
         self._new: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting: list[Job] = []
+        self._waiting: dict[Job, Reading] = {}
+        """Jobs without a place, in their order."""
+        self._reading_threads = reading_threads()
         self._running: list[RunningReply] = []
         self._batch = Batch(local.model)
         self._prompts = Prompts(
@@ -96,13 +101,16 @@ class Engine:
             max_positions=local.max_positions,
             most_tokens=limits.max_tokens,
         )
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        # no daemon: the interpreter must not end while it runs
+        self._thread = threading.Thread(target=self._run, name="engine")
         self._is_stopping = False
         self._may_start = False
         """True if waiting jobs may find a place: something came or ended since they last looked."""
         self._num_queued = 0
         self._lock = threading.Lock()
         self.counters = Counters()
+        self._counted_at = 0.0
+        self._count_sessions()
 
     # ---- from other threads
 
@@ -145,9 +153,12 @@ class Engine:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(work())
+                done = work()
             except BaseException as error:  # it belongs to the caller
                 future.set_exception(error)
+                return
+            self._count_sessions()
+            future.set_result(done)
 
         with self._lock:
             if self._is_stopping:
@@ -170,14 +181,6 @@ class Engine:
         """Requests that wait for a place."""
         return max(0, self._num_queued - len(self._running))
 
-    def count_sessions(self) -> None:
-        """Count the sessions and their bytes; for the engine's thread (`call`)."""
-        sessions, counters = self.sessions, self.counters
-        counters.sessions = len(list(sessions))
-        counters.sessions_in_memory = sum(each.cache is not None for each in sessions)
-        counters.session_bytes, counters.peak_bytes = sessions.nbytes, sessions.peak_nbytes
-        counters.spills, counters.loads = sessions.num_spills, sessions.num_loads
-
     # ---- the thread
 
     def _run(self) -> None:
@@ -190,14 +193,19 @@ class Engine:
                     self._break(running, RuntimeError("the engine failed"))
         for running in list(self._running):
             self._end(running, Stopping(_STOPPING))
-        self._take(waits=False)
+        self._take(wait_s=0.0)
         for job in self._waiting:
+            job.is_cancelled = True
             job.send(Failed(Stopping(_STOPPING)))
+        self._reading_threads.shutdown()
         self.sessions.close()
 
     def _advance(self) -> None:
         """Take what is new, start what may start, and write one token of every reply."""
-        self._take(waits=not self._running and not self._waiting)
+        wait_s: float | None = 0.0
+        if not self._running:
+            wait_s = _PAUSE_S if self._waiting else None
+        self._take(wait_s=wait_s)
         if self._is_stopping:
             return
         for running in [each for each in self._running if each.job.is_cancelled]:
@@ -208,18 +216,24 @@ class Engine:
             self._start_waiting()
         if self._running:
             self._step()
-        elif self._waiting:
-            time.sleep(_PAUSE_S)  # a session is busy without a reply, which should not happen
-            self._may_start = True
+            if time.monotonic() > self._counted_at + _COUNT_S:
+                self._count_sessions()
 
-    def _take(self, *, waits: bool) -> None:
-        """Take new jobs and work; wait for the first if nothing is to be done."""
+    def _take(self, *, wait_s: float | None) -> None:
+        """Take new jobs and work, and wait for the first at most `wait_s` seconds; None: for
+        ever."""
         try:
-            new: Job | Callable[[], None] | None = self._new.get(block=waits)
+            new = self._new.get(block=wait_s != 0.0, timeout=wait_s or None)
             while True:
                 self._may_start = True
                 if isinstance(new, Job):
-                    self._waiting.append(new)
+                    self._waiting[new] = Reading(
+                        new,
+                        self._prompts,
+                        self._local.grammar,
+                        self._reading_threads,
+                        lambda: self._new.put(None),
+                    )
                 elif new is not None:
                     new()
                 new = self._new.get_nowait()
@@ -234,21 +248,28 @@ class Engine:
                 job.send(Failed(Cancelled("the client left")))
             elif time.monotonic() > job.deadline:
                 self._forget(job)
+                job.is_cancelled = True
                 job.send(Failed(TimeoutError("the time of the request is over")))
 
     def _forget(self, job: Job) -> None:
-        if job in self._waiting:
-            self._waiting.remove(job)
+        self._waiting.pop(job, None)
         with self._lock:
             self._num_queued -= 1
 
     def _start_waiting(self) -> None:
-        """Start waiting jobs in their order, as far as places and memory suffice."""
-        for job in list(self._waiting):
-            if len(self._running) >= self._limits.max_running:
+        """Start waiting jobs in their order, as far as places and memory suffice.
+
+        One whose prompt is being read lets others pass, but for those to its session.
+        """
+        taken, num_ahead = set(), 0
+        for job, reading in list(self._waiting.items()):
+            if len(self._running) + num_ahead >= self._limits.max_running:
                 return
+            turn = self.sessions.turn(job.ask.wanted)
+            if turn in taken:
+                continue
             try:
-                running = self._prepare(job)
+                running = self._prepare(job, reading)
             except _NoRoom:
                 return  # those behind it wait as well, so that it comes to its turn
             except Exception as error:  # one request must not stop the others
@@ -257,32 +278,34 @@ class Engine:
                 self._forget(job)
                 job.send(Failed(error))
                 continue
-            if running is not None:
-                self._waiting.remove(job)
+            if running is None:
+                num_ahead += reading.is_ahead
+                if turn is not None:
+                    taken.add(turn)
+            else:
+                del self._waiting[job]
                 self._running.append(running)
+                self._count_sessions()
                 try:
                     self._next_stage(running, running.num_unread)
                 except Exception as error:  # one request must not stop the others
                     _log.exception("a request failed before its reply")
                     self._break(running, error)
 
-    def _prepare(self, job: Job) -> RunningReply | None:
-        """Find the session of a job and what is new for it; return None if the session is busy.
+    def _prepare(self, job: Job, reading: Reading) -> RunningReply | None:
+        """Find the session of a job and what is new for it; return None if the session is busy, or
+        what is new is not known yet.
 
         Raises:
             _NoRoom: other replies must end first.
         """
         ask = job.ask
-        if not job.has_begun:
-            self._prompts.require_readable(ask)
-            job.history = chat_history(ask.prompt) if isinstance(ask.prompt, Chat) else ask.prompt
-            if ask.grammar is not None:
-                job.matcher = self._local.grammar.match(ask.grammar)
-            job.has_begun = True
-        found = self.sessions.find(ask.wanted, job.history)
-        if found is None:
+        if not reading.has_begun():
             return None
-        stages, place = self._prompts.new_ids(ask, found.place)
+        found = self.sessions.find(ask.wanted, job.history)
+        if found is None or (new_ids := reading.new_ids(found.place)) is None:
+            return None
+        stages, place = new_ids
         found = found if place is not None else Found(found.session, None)
         num_cached = 0 if place is None else place.seen
         num_prompt = num_cached + sum(len(ids) for ids, _ in stages)
@@ -426,6 +449,7 @@ class Engine:
         session.bound = 0
         self.sessions.note(session, session.end)
         self.sessions.end(session)
+        self._count_sessions()
         self._leave(running)  # last: a client that finds nothing running may read the session
 
     def _break(self, running: RunningReply, error: Exception) -> None:
@@ -437,6 +461,16 @@ class Engine:
         self._leave(running)
         running.session.is_busy = False
         self.sessions.erase(running.session)
+        self._count_sessions()
+
+    def _count_sessions(self) -> None:
+        """Count the sessions and their bytes, for threads that want to know."""
+        self._counted_at = time.monotonic()
+        sessions, counters = self.sessions, self.counters
+        counters.sessions = len(list(sessions))
+        counters.sessions_in_memory = sum(each.cache is not None for each in sessions)
+        counters.session_bytes, counters.peak_bytes = sessions.nbytes, sessions.peak_nbytes
+        counters.spills, counters.loads = sessions.num_spills, sessions.num_loads
 
     def _leave(self, running: RunningReply) -> None:
         self._running.remove(running)
@@ -449,5 +483,8 @@ class _NoRoom(Exception):
     """Other replies must end before this one fits into memory."""
 
 
-_PAUSE_S = 0.01
+_PAUSE_S = 0.05
+"""Seconds between two looks at the clients and deadlines of requests while none is answered."""
+_COUNT_S = 1.0
+"""Seconds between two counts of the sessions while replies are written (our choice)."""
 _STOPPING = "the server is stopping; send the request again when it is back"

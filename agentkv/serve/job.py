@@ -8,7 +8,8 @@ from typing import Any, Literal
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.dialog.calls import Call, Function
 from agentkv.dialog.grammar import GrammarError, Matcher
-from agentkv.dialog.messages import Chat, TemplateError
+from agentkv.dialog.messages import Chat
+from agentkv.dialog.rendering import TemplateError
 from agentkv.dialog.reply_parts import Part
 from agentkv.models.model import ContextLimit
 from agentkv.models.sampling import LogProbability
@@ -152,8 +153,6 @@ class Job:
     """What the stream holds before the reply."""
     matcher: Matcher | None = None
     """Matcher of the grammar; None for free text."""
-    has_begun: bool = False
-    """True once the two fields above are set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 import bisect
 
 from agentkv.cache.cache import Cache
-from agentkv.dialog.messages import Chat, MessageTemplate, TemplateError
+from agentkv.dialog.messages import Chat, MessageTemplate
+from agentkv.dialog.rendering import TemplateError
 from agentkv.models.model import ContextLimit
 from agentkv.plan import CachePlan, plan_cache
 from agentkv.serve.job import Ask, MemoryLimit
@@ -105,7 +106,7 @@ class Prompts:
         return min(max_tokens, limit - num_prompt)
 
     def new_ids(self, ask: Ask, place: Place | None) -> tuple[list[Stage], Place | None]:
-        """Return the ids to read from a place on, in stages, and the place.
+        """Return the ids to read from a place on, in stages, and the place. Any thread may call it.
 
         The place becomes None if the template cannot go on from it, or nothing would be read.
 

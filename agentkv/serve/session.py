@@ -10,7 +10,8 @@ from typing import Any
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.checkpoint.snapshot import Snapshot
-from agentkv.dialog.messages import Chat, Message
+from agentkv.dialog.messages import Chat
+from agentkv.dialog.rendering import Message
 from agentkv.models.turn import common_start
 
 History = tuple[str, ...] | str

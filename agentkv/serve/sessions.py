@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,6 +185,16 @@ class Sessions:
             return None
         named = [each for each in own if each.name == wanted.name]
         return max(named, key=lambda session: session.used_at, default=None)
+
+    def turn(self, wanted: Wanted) -> Hashable:
+        """Return what requests have in common that take turns in the order in which they came; None
+        for one that waits for no other."""
+        session = self._exact(wanted)
+        if session is not None:
+            return session.id
+        if wanted.slot is None and wanted.name is None:
+            return None
+        return wanted.owner, wanted.slot, wanted.name
 
     def at(self, owner: str, slot: int) -> Session:
         """Return an owner's session by its number.

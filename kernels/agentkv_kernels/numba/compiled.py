@@ -1,18 +1,25 @@
-"""Compiled functions whose cache on disk belongs to one state of all kernels.
+"""Compiled functions, and their cache on disk.
 
-Numba keeps compiled code on disk and looks at a function's own file to tell whether it is still
-right. It does not look at the functions that it calls or at the constants that it imports, so that
-after an update of this package, callers in unchanged files would go on with old code: they would
-read layouts that no longer hold.
+The cache belongs to one state of all kernels. Numba looks at a function's own file to tell whether
+compiled code is still right. It does not look at the functions that it calls or at the constants
+that it imports, so that after an update of this package, callers in unchanged files would go on
+with old code: they would read layouts that no longer hold.
+
+No thread compiles while the process ends. LLVM's global state is destroyed then, and a daemon
+thread that still compiled would crash the process.
 """
 
+import atexit
 import hashlib
+import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 
 def compiled(
@@ -29,11 +36,54 @@ def compiled(
         own = njit(error_model="numpy", fastmath=fastmath or False, nogil=nogil, cache=True)(
             function
         )
-        file = own._cache._cache_file
-        file._source_stamp = (file._source_stamp, _digest_of_sources())
+        theirs = own._cache._cache_file
+        stamp = (theirs._source_stamp, _digest_of_sources())
+        base = own._cache._impl.filename_base
+        own._cache._cache_file = FilePerSignature(theirs._cache_path, base, stamp)
         return own
 
     return decorate
+
+
+class FilePerSignature(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
+    """Compiled code of one function on disk, in a file for each signature.
+
+    Numba's own class keeps an index for each function. Two processes that compile a function for
+    two signatures at once may both choose the same file, and then one's code is found under the
+    other's signature.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write what was compiled for a key, in place of what was there."""
+        with self._open_for_write(self._path_of(key)) as file:
+            for each in (self._version, (self._source_stamp, key), data):
+                file.write(self._dump(each))
+
+    def load(self, key: Any) -> Any:
+        """Return what was compiled for a key from the present sources, or None."""
+        try:
+            with open(self._path_of(key), "rb") as file:
+                # another version's classes may not be here, so its file is not read on
+                if pickle.load(file) != self._version:
+                    return None
+                return pickle.load(file) if pickle.load(file) == (self._source_stamp, key) else None
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None  # absent, or cut short when the machine stopped
+
+    def _path_of(self, key: Any) -> str:
+        name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        return f"{self._index_path.removesuffix('.nbi')}.{name}.nbc"
+
+
+@atexit.register
+def _stop_compiling() -> None:
+    """Wait for the thread that compiles, if there is one, and let no other thread begin."""
+    while True:
+        try:
+            global_compiler_lock.acquire()
+            return
+        except KeyboardInterrupt:  # to end now would crash
+            continue
 
 
 @cache

@@ -3,11 +3,13 @@
 The thread that wants a step done leads: it opens the step, works on it like everyone else, closes
 it and waits for those who are inside. Helpers stay awake for a moment after a step, because the
 next one mostly follows at once, and then sleep. A helper that sleeps, or comes too late, is not
-missed.
+missed. Helpers never compile, and end before the interpreter does: it would destroy what they use.
 """
 
+import atexit
 import os
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -82,8 +84,8 @@ class Team:
 
     def __init__(self, likes: dict[int, Any]) -> None:
         self._likes = likes
-        self._busy = threading.Lock()
         self._begin_anew()
+        atexit.register(self.end)
         if hasattr(os, "register_at_fork"):
             # threads do not survive a fork
             os.register_at_fork(after_in_child=self._begin_anew)
@@ -91,48 +93,75 @@ class Team:
     def _begin_anew(self) -> None:
         self._busy = threading.Lock()
         self._control = np.zeros(16, np.int64)
-        self._bells: list[threading.Lock] = []
-        """Per helper, a lock that is held while it has nothing to do."""
-        self._asleep: list[bool] = []
+        self._helpers: list[_Helper] = []
         self._kind = 0
+        self._compiled: set[int] = set()
+        """Numbers of the dtypes that helpers can work with."""
+        self._has_ended = False
 
     def lead(self, step: int, kind: int, size: int) -> None:
-        """Do a step that has begun with up to `size` threads; alone if another thread leads.
+        """Do a step that has begun with up to `size` threads; alone if another thread leads, or
+        after `end`.
 
         Args:
             step: address of the step.
             kind: number of the dtype of its weights.
         """
-        if size == 1 or not self._busy.acquire(blocking=False):
+        if size == 1 or self._has_ended or not self._busy.acquire(blocking=False):
             work(step, self._likes[kind])
             return
         try:
+            control = self._control.ctypes.data
+            if kind not in self._compiled:
+                help(control, 0, kind, self._likes[kind], 0)  # compiles, and looks at nothing
+                self._compiled.add(kind)
             self._kind = kind
-            while len(self._bells) < size - 1:
-                self._engage()
-            for i in range(size - 1):
-                if self._asleep[i]:
-                    self._asleep[i] = False
-                    self._bells[i].release()
-            lead(self._control.ctypes.data, step, kind, size, self._likes[kind])
+            while len(self._helpers) < size - 1:
+                self._helpers.append(_Helper(self, len(self._helpers) + 1))
+            for helper in self._helpers[: size - 1]:
+                helper.wake()
+            lead(control, step, kind, size, self._likes[kind])
         finally:
             self._busy.release()
 
-    def _engage(self) -> None:
-        bell = threading.Lock()
-        bell.acquire()
-        self._bells.append(bell)
-        self._asleep.append(True)
-        number = len(self._bells)
-        name = f"agentkv helper {number}"
-        threading.Thread(target=self._help, args=(number, bell), name=name, daemon=True).start()
+    def help(self, number: int) -> None:
+        """Help until no step was open for a while; for a helper's thread."""
+        kind = -1
+        while kind != self._kind:
+            kind = self._kind
+            help(self._control.ctypes.data, number, kind, self._likes[kind], PATIENCE)
 
-    def _help(self, number: int, bell: threading.Lock) -> None:
-        control, asleep = self._control, self._asleep
-        while True:
-            bell.acquire()
-            kind = -1
-            while kind != self._kind:
-                kind = self._kind
-                help(control.ctypes.data, number, kind, self._likes[kind], PATIENCE)
-            asleep[number - 1] = True
+    def end(self) -> None:
+        """End all helpers, and return when their threads have ended. Threads lead alone then."""
+        self._has_ended = True
+        for helper in self._helpers:
+            helper.end()
+
+
+class _Helper:
+    """A thread that helps whenever it is woken."""
+
+    def __init__(self, team: Team, number: int) -> None:
+        self._team, self._number = team, number
+        self._bell: SimpleQueue[bool] = SimpleQueue()
+        """True wakes the helper, and False ends it."""
+        self._is_asleep = True
+        # a daemon, because the interpreter would wait for others before it ends the team
+        self._thread = threading.Thread(
+            target=self._run, name=f"agentkv helper {number}", daemon=True
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        if self._is_asleep:
+            self._is_asleep = False
+            self._bell.put(True)
+
+    def end(self) -> None:
+        self._bell.put(False)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._bell.get():
+            self._team.help(self._number)
+            self._is_asleep = True

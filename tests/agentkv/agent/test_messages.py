@@ -119,7 +119,8 @@ _TEMPLATE = _make()
 def test_messages_that_a_template_refuses_are_refused_with_its_reason(
     chat_tokenizer: Callable[..., PreTrainedTokenizerFast],
 ) -> None:
-    refusing = "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}x"
+    refusing = "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}"
+    refusing += "{{ messages[0].content }}"
     template = MessageTemplate(chat_tokenizer(refusing))
     with pytest.raises(TemplateError, match="one at a time"):
         template.opening(Chat([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]))
