@@ -36,6 +36,7 @@ from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import figures, table
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 
@@ -100,7 +101,7 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
     rows: list[MemoryRow] = []
     ended: BaseException | None = None
     try:
-        with Progress(console=console, transient=True) as progress:
+        with progress_on(console) as progress:
             _measure(bench, console, progress, rows)
     except (KeyboardInterrupt, RuntimeError) as error:
         ended = error

@@ -35,6 +35,7 @@ from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
         )
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
+            with progress_on(console) as progress:
                 _measure(bench, local, acting, {"parameters": parameters, **alike}, file, progress)
         except KeyboardInterrupt:
             interrupted = True

@@ -36,6 +36,7 @@ from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
 from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.report.plot import Figure
 
@@ -150,7 +151,7 @@ def measure_samples(
         caches = _Caches(bench.settings, local, window_bytes(bench.entries, bench.settings, local))
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
+            with progress_on(console) as progress:
                 stream = read_stream(
                     bench.settings, bench.text, local.template, bench.num_needed, progress
                 )

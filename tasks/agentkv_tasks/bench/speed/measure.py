@@ -35,6 +35,7 @@ from agentkv_tasks.bench.speed.cell import Cell, measure_cell
 from agentkv_tasks.bench.speed.rows import SpeedRow, speed_file
 from agentkv_tasks.bench.speed.table import figures, tables
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 WARM_UP = 2
@@ -134,7 +135,7 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
             console.print(Text(line), soft_wrap=True)
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
+            with progress_on(console) as progress:
                 if left:
                     _measure(bench, loaded, contenders, left, about, file, progress)
         except KeyboardInterrupt:
