@@ -118,12 +118,14 @@ def of_file(
         fit = sum(map(len, parts)) // length
         while fit and min(map(len, _sections(text, template, fit, length))) < length:
             fit -= 1
+        if not fit:
+            raise BenchError(
+                f"--text {path} has {sum(map(len, parts))} tokens for this model, {length} are "
+                "needed; give a longer file or lower --tokens"
+            )
         raise BenchError(
             f"--text {path} is too short for {num_samples} parts of {length} tokens that do not "
             f"overlap; {fit} fit. Give --samples {fit}, a longer file, or lower --seen or --tokens"
-            if fit
-            else f"--text {path} has {sum(map(len, parts))} tokens for this model, and {length} "
-            "are needed; give a longer file, or lower --seen or --tokens"
         )
     ids = [id for part in parts for id in part]
     return Stream(path.name, tuple(ids), (False,) * len(ids))
