@@ -112,7 +112,7 @@ def test_an_answer_in_words_is_right_if_its_codes_are(text: str, right: bool) ->
 
 def test_rows_say_that_the_answers_were_words(chat: Path, tmp_path: Path) -> None:
     out = tmp_path / "needle.jsonl"
-    result = call(chat, out, "--policies", "full,lookback-int8", "--entries", "130")
+    result = call(chat, out, "--policies", "full,lookback-int8", "--entries", "300")
     assert result.exit_code == 0, result.output
     rows: list[dict[str, Any]] = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["settings"]["decoding"] for row in rows] == ["words", "words"]

@@ -139,7 +139,7 @@ def call(*arguments: str) -> Result:
         (["--entries", "8", "--policies", "full,window,snapkv"], "too small"),
         (["--sweep", "schedule=prefill"], "window schedule=prefill: a budget in bytes needs"),
         (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
-        (["--seen", "1000", "--samples", "40"], "do not overlap; 7 fit. Give --samples 7,"),
+        (["--seen", "1000", "--samples", "40"], "do not overlap; 4 fit. Give --samples 4,"),
         (["--offset", "1000000"], "--offset 1000000: --text"),
     ],
 )
