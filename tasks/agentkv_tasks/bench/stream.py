@@ -97,9 +97,9 @@ def of_file(
 ) -> Stream:
     """Return parts of a text file of `length` tokens each, one after another.
 
-    The text after the first `offset` tokens is cut into sections of equally many characters, one
-    for each part, which begins at the first line of its section. So the parts are spread over the
-    whole text, none overlap, and what lies between them is not encoded.
+    The text after the first `offset` tokens is cut into sections of equally many characters, and
+    each part is the beginning of one. So the parts are spread over the whole text, none overlap,
+    and what lies between them is not encoded.
 
     Raises:
         BenchError: the file cannot be read, or is too short; the message says how many parts fit.
@@ -134,13 +134,11 @@ def of_file(
 def _sections(text: str, template: Template, count: int, length: int) -> list[list[int]]:
     """Return the first `length` tokens of each of `count` sections, fewer where it has no more."""
     ends = [number * len(text) // count for number in range(count + 1)]
-    found = []
-    for start, stop in pairwise(ends):
-        line = text.find("\n", start, stop) + 1 if start else 0
-        begin = line or start
-        piece = text[begin : min(stop, begin + length * MOST_CHARACTERS)]
-        found.append(template.encode(piece)[:length])
-    return found
+    most = length * MOST_CHARACTERS
+    return [
+        template.encode(text[start : min(stop, start + most)])[:length]
+        for start, stop in pairwise(ends)
+    ]
 
 
 def of_world(

@@ -22,8 +22,9 @@ _FIRST = " The depth is that of the first line that the answer needs."
 _VALUES = " values: percentage of the values that answers listed."
 _TAKEN = (
     "Question {question} the page. peak: storage of the cache, maximum over needles. cold: its "
-    "cold tier at the end, mean. tokens: kept at the end, mean over layers and heads. Paired with {against} on the same needles: found by "
-    "both, only by {against} (lost), only by this policy (won), by neither. p: exact McNemar test."
+    "cold tier at the end, mean. tokens: kept at the end, mean over layers and heads. Paired with "
+    "{against} on the same needles: found by both, only by {against} (lost), only by this policy "
+    "(won), by neither. p: exact McNemar test."
 )
 _KINDS = {
     "one": "the code of one name",
