@@ -77,7 +77,9 @@ def test_a_chat_model_is_shown_a_question_and_a_page_and_no_actions(chat: Path) 
         read = [*opening, *template.turn(observe(template, needle.page), "", NONCE)]
         text = template._tokenizer.decode_all(read)
         assert text.startswith("<|im_start|>system\n") and text.endswith("<|im_start|>assistant\n")
-        assert needle.goal in text and needle.lines[0] in text
+        name = needle.lines[0].removeprefix("code of ").split(" | ")[0]
+        assert needle.goal in text and f"\nThe code of {name} is {needle.values[0]}.\n" in text
+        assert f"What is the code of {name}?" in text and "url" not in text
         assert len(read) == needle.num_tokens <= 400
         assert "click" not in text and "@0,0" not in text
         assert len(opening) < 64, "the default budgets hold what is pinned"
