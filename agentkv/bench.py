@@ -76,6 +76,9 @@ SamplesQuick = Annotated[
     typer.Option("--quick", help="Small sizes: 6 continuations after 1,024 tokens."),
 ]
 TextFile = Annotated[Path | None, typer.Option(help="Text file instead of the world.")]
+Offset = Annotated[
+    int, typer.Option(min=0, help="Tokens of the --text to skip, such as those used to tune.")
+]
 ReadAtOnce = Annotated[int, typer.Option(min=1, help="Tokens read at once.")]
 FreshOrResume = Annotated[
     bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
@@ -564,7 +567,8 @@ def needle(
     The page consists of names and facts like those of the sites. One line holds the code of a name,
     and a few lines hold codes of other names. The goal, or the page's last line, asks for the code,
     and the answer must be exactly that code, or with --kind several exactly those codes, in any
-    order. Policies with a budget get the bytes of a window of --entries.
+    order. A model with a chat template of its own answers in words, and exactly these codes must be
+    in them. Policies with a budget get the bytes of a window of --entries.
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
@@ -632,6 +636,7 @@ def _samples_command(
         quick: SamplesQuick = False,
         world_seed: options.World = 75,
         text: TextFile = None,
+        offset: Offset = 0,
         chunk: ReadAtOnce = 32,
         threads: Threads = None,
         dtype: Dtype = "auto",
@@ -668,6 +673,7 @@ def _samples_command(
                     entries=entries,
                     match=match,
                     text=text,
+                    offset=offset,
                     threads=threads,
                     command=shlex.join(["agentkv", *sys.argv[1:]]),
                     out=out or options.bench_out(name, world_seed, model),
@@ -682,7 +688,8 @@ def _ppl(samples: "SampleBench", console: "Console") -> None:
 
     Policies with a budget get the bytes of a window of --entries. The table says which share of the
     gap between that window and a full cache each of them closes. The continuations are replies of
-    the solutions of vwa75 in the embedded world, or parts of a text file, the same at all lengths.
+    the solutions of vwa75 in the embedded world, or the ends of parts of a text file, which are
+    spread over all of it and do not overlap. They are the same at all lengths.
     """
     from agentkv_tasks.bench.ppl.measure import run_bench
 

@@ -62,7 +62,7 @@ FLOORS = {
         "__main__",
     ),
     "agentkv_tasks": (
-        "addresses measured peak_memory provenance results task wording",
+        "addresses measured peak_memory progress provenance results task wording",
         "evaluate goal report sites template",
         "miniwob own_sites vwa75",
         "visualwebarena vwa_long vwa_unseen",

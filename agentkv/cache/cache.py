@@ -32,6 +32,7 @@ from agentkv.cache.look_back import Looks, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import Progress
+from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.table import Meter
@@ -145,6 +146,10 @@ class Cache(HookedCache):
         """Per sequence, whether the latest forward ended with padding; kept for a policy that looks
         back."""
         self._has_gate = self._in_chunks = False
+        self._takes_drafts = False
+        """Whether a forward may be followed by `crop`, for which evictions wait."""
+        self._num_waiting = 0
+        """Columns of the latest forward if its evictions wait."""
         self._new_confidences: Tensor | None = None
         """(B,) confidence after the latest forward, if a gate will ask for it."""
         super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
@@ -307,6 +312,8 @@ class Cache(HookedCache):
 
     def check(self) -> None:
         """Audit the whole structure. Raises AssertionError naming what is broken."""
+        if self._num_waiting:
+            self._require_rest()
         for layer in self.cache_layers:
             layer.check()
             for i, each in enumerate(self.evictor.spans.sequences if layer.policy else ()):
@@ -403,6 +410,7 @@ class Cache(HookedCache):
             Misuse: a ValueError; the tokens were not seen.
         """
         found = self._find(span, sequence)
+        self._require_rest()
         with self.progress.changing():
             for layer in self.cache_layers:
                 for i, start, stop in found:
@@ -412,7 +420,7 @@ class Cache(HookedCache):
     @torch.no_grad()
     def _use_spans(self, sequences: Sequence[SequenceSpans]) -> None:
         """Take other labels and pins; raises like `label`, before anything has changed."""
-        self.progress.require_rest()
+        self._require_rest()
         self.evictor.use_spans(sequences)
         if self.batch is not None:
             with self.progress.changing():
@@ -500,6 +508,10 @@ class Cache(HookedCache):
     def gate(self) -> LogitsGate:
         """Return a logits processor that applies the policy's gate after every forward.
 
+        Only policies that read the model's confidence have a gate: conf-kv and its variants, and
+        those with `sure`. Under all others the processor does nothing, because they evict and look
+        back within the forward.
+
         Its place in the list does not matter: the attached model shows the cache its raw logits. In
         a loop of your own, call it with the ids and the logits (B, V) of the last token after each
         forward.
@@ -539,6 +551,7 @@ class Cache(HookedCache):
         if not self.policy.needs_logits or self.batch is None:
             return
         assert len(confidences) == self.batch, "a confidence for every sequence"
+        self._require_rest()
         with self.progress.changing():
             self.confidences = list(confidences)
             decided: list[float] | None = self.confidences
@@ -717,6 +730,13 @@ class Cache(HookedCache):
         self.progress.begin()
         self._new_confidences = None
         try:
+            if self._num_waiting or self._in_chunks:
+                # nobody has rolled the latest forward back, or nobody will this one
+                self.progress.has_changed = True
+                self._evict_waiting()
+                self.progress.has_changed = self._takes_drafts = False
+            for layer in self.cache_layers if self._takes_drafts else ():
+                layer.num_spared = num_tokens
             self._make_room(num_tokens, mask)
         except BaseException:
             self.progress.leave()
@@ -747,6 +767,14 @@ class Cache(HookedCache):
         return (first + steps).clamp_min(0)
 
     def note_ids(self, ids: Tensor | None) -> None:
+        if self._takes_drafts and ids is not None and ids.shape[1] >= self.seen > 0:
+            known = self.ids
+            if known is not None and torch.equal(ids[:, : self.seen].cpu(), known):
+                raise Misuse(
+                    f"assisted decoding feeds the {self.seen} tokens that this cache has seen once "
+                    "more, as transformers 5.23 does with every cache that is not empty: `reset` "
+                    "the cache first, or decode this turn without an assistant"
+                )
         self._new_ids = ids
 
     @property
@@ -798,7 +826,8 @@ class Cache(HookedCache):
                 q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
                 own = None if mask is None else mask[:, : mask.shape[1] - self.num_new + stop]
                 outputs.append(layer.attend(q, keys, values, own, attention))
-                self.evictor.after_layer(layer, stop - start)
+                if not self._takes_drafts:
+                    self.evictor.after_layer(layer, stop - start)
             output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         if query.requires_grad and torch.is_grad_enabled():
             output = WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
@@ -843,7 +872,10 @@ class Cache(HookedCache):
 
     @torch.no_grad()
     def finish(self) -> None:
-        self.evictor.after_forward(self.num_new)
+        if self._takes_drafts:
+            self._num_waiting = self.num_new
+        else:
+            self.evictor.after_forward(self.num_new)
         self.token_ids.append(self._new_ids)
         if self.policy.recall.looks_back:
             self._newest = None if self._new_ids is None else self._new_ids[:, -1:]
@@ -881,6 +913,7 @@ class Cache(HookedCache):
     def _rearrange(self, index: list[int]) -> None:
         if self.batch is None:
             raise Misuse("the cache is empty: there are no sequences to rearrange")
+        self._require_rest()
         state = self.evictor.allowance.state
         self.evictor.set_batch(len(index))  # refuses before anything changes
         with self.progress.changing():
@@ -902,12 +935,87 @@ class Cache(HookedCache):
                 self.turns.reorder(index)
             self.batch = len(index)
 
-    def crop(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: entries that left or were quantized cannot come back."""
-        raise Misuse(
-            "this cache cannot be rolled back: what was evicted, quantized and averaged since is "
-            "gone. Decode without an assistant model, or take a `snapshot` first and `restore` it"
-        )
+    # ---- rolling back
+
+    @property
+    def is_croppable(self) -> bool:
+        policy = self.policy
+        keeps_all = not policy.gate.evicts and not any(self.is_sliding)
+        return keeps_all and policy.precision.format is None and not policy.scorer.window
+
+    def activate_past_recording(self) -> None:
+        """Let evictions wait until `crop` has said which tokens of a forward stay.
+
+        Assisted decoding calls it before the first forward (transformers 5.23 does, 4.57 does not).
+        The first forward holds the whole prompt in all layers meanwhile. It ends with the first
+        forward that `crop` does not follow, and with `feed`.
+
+        Raises:
+            Misuse: a ValueError; assisted decoding cannot go with the policy or its gate.
+        """
+        self._require_rest()
+        why = why_no_drafts(self.policy, has_gate=self._has_gate)
+        if why is not None:
+            raise Misuse(why)
+        self._takes_drafts = True
+
+    @torch.no_grad()
+    def crop(self, tokens_to_remove: SupportsIndex) -> None:
+        """Forget the newest tokens, as assisted decoding does with drafted ones it rejects.
+
+        What is left is what it was before these tokens were fed, with exceptions: entries that were
+        quantized meanwhile stay quantized, and statistics keep the attention that the tokens paid.
+        After `activate_past_recording` nothing is quantized meanwhile; without it, a window of
+        queries lacks those that the tokens' own have replaced. Labels and pins stay, and apply to
+        the tokens that come next.
+
+        Args:
+            tokens_to_remove: minus the number of tokens; 0: none. A positive number is how many of
+                all tokens to keep (transformers 4.57).
+
+        Raises:
+            Misuse: a ValueError; entries have left since, which would be missing, or so many tokens
+                were not seen. Nothing has changed.
+        """
+        self.progress.require_rest()
+        count = num_to_forget(tokens_to_remove, self.seen)
+        if count:
+            require_held(self.cache_layers, self.numberings, self.policy, count)
+        if not count and not self._num_waiting:
+            return
+        with self.progress.changing():
+            if count:
+                self._forget(count)
+            self._evict_waiting()
+
+    def _forget(self, count: int) -> None:
+        for layer in self.cache_layers:
+            layer.forget(count)
+        self.token_ids.forget(count)
+        self._newest = self._new_confidences = None
+        self._num_waiting = max(0, self._num_waiting - count)
+        alarms, fed = self.looks.alarms, self.evictor.fed
+        for i, num_seen in enumerate(fed if alarms else ()):
+            alarm = alarms[i]
+            alarms[i] = None if alarm is None or alarm >= num_seen else alarm
+
+    @torch.no_grad()
+    def _evict_waiting(self) -> None:
+        """Evict as after a forward of the tokens that wait, if there are any."""
+        num_new, self._num_waiting = self._num_waiting, 0
+        for layer in self.cache_layers:
+            layer.confirm()
+            if num_new:
+                self.evictor.after_layer(layer, num_new)
+        if num_new:
+            self.evictor.after_forward(num_new)
+
+    def _require_rest(self) -> None:
+        """Raise Misuse unless the cache is between forwards, and let no eviction wait."""
+        self.progress.require_rest()
+        if self._num_waiting:
+            with self.progress.changing():
+                self._evict_waiting()
 
     def reset(self) -> None:
         """Forget everything except for the peak.
@@ -921,6 +1029,7 @@ class Cache(HookedCache):
         self.batch, self.confidences, self.pending = None, None, None
         self._new_ids, self._new_confidences, self._newest = None, None, None
         self.turns, self.numberings, self.num_renumberings = Turns(), [], 0
+        self._takes_drafts, self._num_waiting = False, 0
         self.looks, self.cold_meter.live, self.index_meter.live = Looks(), 0, 0
         self.token_ids = TokenIds()
 
@@ -934,7 +1043,7 @@ class Cache(HookedCache):
         Raises:
             Misuse: a ValueError; a forward is going on in another thread, or did not end.
         """
-        self.progress.require_rest()
+        self._require_rest()
         return capture(self)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -967,7 +1076,7 @@ class Cache(HookedCache):
         Raises:
             Misuse: a ValueError; a forward is going on, or did not end.
         """
-        self.progress.require_rest()
+        self._require_rest()
         twin = memo[id(self)] = object.__new__(type(self))
         model, modules = self._model, self._modules
         base = model()
@@ -1040,7 +1149,7 @@ class Cache(HookedCache):
             CacheFileError: a ValueError; the model is gone, or `pending` cannot be written.
             OSError: the file could not be written; an older one is untouched.
         """
-        self.progress.require_rest()
+        self._require_rest()
         self.check()
         model: Any = self._model()
         if model is None:

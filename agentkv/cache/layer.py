@@ -54,10 +54,13 @@ class CacheLayer(Addressed):
         "cold_memory",
         "cold_meter",
         "dtype",
+        "evicted_at",
         "fed",
         "index_meter",
         "looks_back",
         "meter",
+        "num_spared",
+        "padded_at",
         "policy",
         "seen",
         "shape",
@@ -90,6 +93,11 @@ class CacheLayer(Addressed):
         sequence is the same alone and in a batch."""
         self.attention: Attention | None = None
         """Attention of the latest forward."""
+        self.evicted_at = self.padded_at = 0
+        """Columns seen when the policy last evicted, and after the latest forward with padding."""
+        self.num_spared = 0
+        """Newest tokens that may be forgotten: what the model's window showed them stays, and so do
+        the queries that theirs have replaced."""
 
     @property
     def is_filled(self) -> bool:
@@ -208,7 +216,9 @@ class CacheLayer(Addressed):
         self.seen += num_new
         for i in range(len(self.fed)):
             self.fed[i] += num_new if columns is None else columns[i].shape[0]
-        self._drop_hidden(spared=int(self.looks_back))
+        if columns is not None:
+            self.padded_at = self.seen
+        self._drop_hidden(spared=max(int(self.looks_back), self.num_spared))
         if self.policy is not None:
             self.policy.num_steps += num_new == 1
 
@@ -296,7 +306,7 @@ class CacheLayer(Addressed):
             window=self.shape.window,
             observer=None if tracker is None else self._observer(tracker),
         )
-        storage.note_queries(q, first=self.fed, columns=columns)
+        storage.note_queries(q, first=self.fed, columns=columns, spared=self.num_spared)
         return output
 
     def _observer(self, tracker: Tracker) -> MassObserver:
@@ -366,6 +376,31 @@ class CacheLayer(Addressed):
             if self.cold is not None:
                 self.cold.drop_span(ranges)
 
+    def confirm(self) -> None:
+        """Drop what was spared: the newest tokens stay."""
+        if self.num_spared:
+            self.num_spared = 0
+            if self.is_filled:
+                self._drop_hidden(spared=int(self.looks_back))
+                self.storage.trim_queries()
+
+    def forget(self, count: int) -> None:
+        """Drop the newest `count` tokens of every sequence, none of which is padding.
+
+        Statistics of other entries keep what the queries of these tokens have added.
+        """
+        if not self.is_filled:
+            return
+        per = self.storage.layout.segments_per_sequence
+        newest = [(num_seen - count, num_seen) for num_seen in self.fed for _ in range(per)]
+        self.backend.drop_span(self.storage, newest)
+        if self.cold is not None:
+            self.cold.drop_span(newest)
+        self.seen -= count
+        for i in range(len(self.fed)):
+            self.fed[i] -= count
+        self.storage.forget_queries(self.fed)
+
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         before = self.storage
@@ -385,6 +420,7 @@ class CacheLayer(Addressed):
             self.cold.release()
         self._storage, self._backend, self.attention, self.cold = None, None, None, None
         self.seen, self.fed = 0, []
+        self.evicted_at = self.padded_at = self.num_spared = 0
         if self.policy is not None:
             self.policy.begin(self.fed)
 
@@ -423,7 +459,7 @@ class CacheLayer(Addressed):
             assert num_seen <= self.seen, "more tokens than columns"
             for positions in (positions for positions in heads if positions.shape[0]):
                 assert int(positions[-1]) < num_seen, "an entry from the future"
-                reach = num_seen - int(positions[0]) - self.looks_back
+                reach = num_seen - int(positions[0]) - max(self.looks_back, self.num_spared)
                 assert window is None or reach < window, "an entry that no token can see"
 
 

@@ -3,8 +3,10 @@ cache."""
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from agentkv.cli import cli
 from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
+from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.ppl.measure import run_bench
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
-from agentkv_tasks.bench.ppl.table import closed_share
+from agentkv_tasks.bench.ppl.table import closed_share, nll_interval
 from agentkv_tasks.bench.samples.measure import SampleBench
+from agentkv_tasks.bench.stream import of_file
 
 Rows = dict[tuple[int, str], dict[str, Any]]
 
@@ -59,12 +63,11 @@ def test_likelihoods_are_those_of_transformers_and_of_a_mask_that_hides_the_past
 ) -> None:
     rows, said = measure("full", "window", "lookback-int8", fresh=True)
     template = PlainTemplate(AutoTokenizer.from_pretrained(NANO).backend_tokenizer)
-    ids = template.encode(text.read_text())[: 300 + 2 * 1024 + 6]
+    whole = text.read_text()
     plain = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32)
-    # places 300 to 300 + 2 * 1024 are possible starts; the second sample begins half way
-    starts = [300, 300 + 2049 // 2]
-    for sample, start in enumerate(starts):
-        context = torch.tensor([ids[start - 300 : start + 6]])
+    halves = (whole, whole[len(whole) // 2 :])
+    for sample, half in enumerate(halves):
+        context = torch.tensor([template.encode(half)[:306]])
         with torch.no_grad():
             log_odds = plain(context).logits[0].double().log_softmax(dim=-1)
         found = -log_odds[torch.arange(299, 305), context[0, 300:]].mean()
@@ -135,6 +138,8 @@ def call(*arguments: str) -> Result:
         (["--entries", "8", "--policies", "full,window,snapkv"], "too small"),
         (["--sweep", "schedule=prefill"], "window schedule=prefill: a budget in bytes needs"),
         (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
+        (["--seen", "1000", "--samples", "40"], "do not overlap; 4 fit. Give --samples 4,"),
+        (["--offset", "1000000"], "--offset 1000000: --text"),
     ],
 )
 def test_a_mistake_is_answered_before_anything_is_read(
@@ -147,3 +152,55 @@ def test_a_mistake_is_answered_before_anything_is_read(
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.split()) and "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def template() -> PlainTemplate:
+    return PlainTemplate(AutoTokenizer.from_pretrained(NANO).backend_tokenizer)
+
+
+def test_parts_of_a_text_are_spread_over_all_of_it_and_share_nothing(
+    template: PlainTemplate, tmp_path: Path
+) -> None:
+    path = tmp_path / "numbers.txt"
+    lines = [f"line {number} of many" for number in range(2000)]
+    path.write_text("\n".join(lines))
+    stream = of_file(path, template, 5, 60)
+    parts = [template.decode(stream.ids[i : i + 60]).splitlines() for i in range(0, 300, 60)]
+    # the first and the last line of a part may be cut
+    numbers = [[int(line.split()[1]) for line in part[1:-1]] for part in parts]
+    firsts = [of_part[0] for of_part in numbers]
+    assert firsts[0] == 1 and all(380 < b - a < 440 for a, b in pairwise(firsts))
+    every = [number for of_part in numbers for number in of_part]
+    assert every == sorted(set(every))
+    skipped = of_file(path, template, 5, 60, offset=template.count("\n".join(lines[:1000])))
+    assert "line 1000 of many" in template.decode(skipped.ids[:20])
+    with pytest.raises(BenchError, match=r"too short for 5000 parts of 60 .*; (\d+) fit") as error:
+        of_file(path, template, 5000, 60)
+    fit = int(re.findall(r"--samples (\d+)", str(error.value))[0])
+    assert len(of_file(path, template, fit, 60).ids) == 60 * fit
+    assert fit > template.count(path.read_text()) // 60 * 0.9
+
+
+def test_only_what_is_needed_of_a_long_text_is_encoded(
+    template: PlainTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, encoded = tmp_path / "long.txt", 0
+    path.write_text("a line of a text\n" * 200_000)
+    inner = PlainTemplate.encode
+
+    def counting(self: PlainTemplate, text: str) -> list[int]:
+        nonlocal encoded
+        encoded += len(text)
+        return inner(self, text)
+
+    monkeypatch.setattr(PlainTemplate, "encode", counting)
+    assert len(of_file(path, template, 8, 100).ids) == 800
+    assert encoded < 20_000
+
+
+def test_the_interval_of_a_perplexity_is_that_of_whole_samples() -> None:
+    assert nll_interval(row(2.0, 2.0)) == (2, 2)
+    assert nll_interval(row(1.0, 3.0, sizes=(1, 1))) == (1, 3)
+    low, high = nll_interval(row(*[1.0, 3.0] * 20, sizes=(4,) * 40))
+    assert 1.5 < low < 2 < high < 2.5

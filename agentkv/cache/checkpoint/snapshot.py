@@ -264,6 +264,9 @@ def _fill_layer(
     if layer.cold is not None:
         layer.cold.lend_all(layer.storage)
     layer.seen, layer.fed[:], layer.attention = state.seen, state.fed, entries.attention
+    # no snapshot says when entries left
+    layer.evicted_at = state.seen if layer.num_evicted else 0
+    layer.padded_at = state.seen if min(state.fed) < state.seen else 0
     if layer.policy is not None:
         layer.policy.num_steps = own.num_steps
         layer.policy.ranks.qualities = dict(own.qualities)

@@ -55,6 +55,8 @@ def evict(
             storages = [layer.storage for layer in group]
             eviction = Eviction(storages, sequence, verdict)
             evictions.setdefault(group[0].backend, []).append(eviction)
+            for layer in group:
+                layer.evicted_at = layer.seen
     if allowance.policy.recall.looks_back:
         _keep_cold(layers, evictions.values())
     for backend, of_backend in evictions.items():
@@ -139,6 +141,8 @@ def _due(
     for layer in layers:
         assert layer.policy is not None
         storage = layer.storage
+        if storage.queries is not None and not storage.last_queries(sequence)[1].shape[0]:
+            continue  # all of the window's tokens were forgotten, and none came since
         target = layer.policy.target(policy, storage, sequence, budgets, num_new)
         if target is not None:
             segments = storage.segments(sequence)

@@ -19,8 +19,7 @@ class HookedCache(TransformersCache):
 
     @property
     def is_croppable(self) -> bool:
-        """False: evicted entries cannot come back, so assisted decoding is refused."""
-        # transformers before 5.0 does not ask
+        """Whether `crop` leaves no trace of the tokens that it forgets."""
         return False
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:

@@ -168,7 +168,12 @@ class LayerStorage(Addressed):
             self.queries.table.reserve()
 
     def note_queries(
-        self, q: Tensor, *, first: Sequence[int], columns: Sequence[Tensor] | None
+        self,
+        q: Tensor,
+        *,
+        first: Sequence[int],
+        columns: Sequence[Tensor] | None,
+        spared: int = 0,
     ) -> None:
         """Append the queries of a forward to the window that takes them; see
         `QueryWindow.append`."""
@@ -176,7 +181,19 @@ class LayerStorage(Addressed):
         if self.queries_of_chunks is not None and q.shape[2] > 1:
             window = self.queries_of_chunks
         if window is not None:
-            window.append(q, first=first, columns=columns)
+            window.append(q, first=first, columns=columns, spared=spared)
+
+    def forget_queries(self, fed: Sequence[int]) -> None:
+        """Drop the queries of tokens that come after the first `fed` of each sequence."""
+        for window in (self.queries, self.queries_of_chunks):
+            if window is not None:
+                window.forget(fed)
+
+    def trim_queries(self) -> None:
+        """Drop the queries that were spared."""
+        for window in (self.queries, self.queries_of_chunks):
+            if window is not None:
+                window.trim()
 
     def last_queries(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Return the queries (H * G, w, D) of a sequence in all windows, and their positions (w,),

@@ -1,4 +1,4 @@
-"""Token ids that a cache was fed: a stream that only grows."""
+"""Token ids that a cache was fed."""
 
 from collections.abc import Sequence
 
@@ -54,6 +54,12 @@ class TokenIds:
         """Return a copy (B, n) int32 on the CPU; None if there are none or some are unknown."""
         table = self._join()
         return None if table is None else table.view(TOKENS, None)[:, 0].to("cpu", copy=True)
+
+    def forget(self, count: int) -> None:
+        """Drop the newest `count` ids of every sequence."""
+        table = self._join()
+        if table is not None:
+            table.drop([(held - count, held) for held in table.counts])
 
     def reorder(self, sequences: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence sequences[i] was."""

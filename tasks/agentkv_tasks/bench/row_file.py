@@ -87,10 +87,12 @@ class RowFile(Generic[RowT]):
         except ValueError:
             values = None
         known = {each.name: each.default for each in fields(self._kind)}
+        # a field that was added later has None, where nobody knows
+        later = {name for name, default in known.items() if default is None}
         if (
             not isinstance(values, dict)
             or values.get("schema") != known["schema"]
-            or set(values) != set(known)
+            or not set(known) - later <= set(values) <= set(known)
         ):
             raise BenchError(
                 f"{place} is not a row of today's `agentkv bench {self._kind.BENCH}`; give another "

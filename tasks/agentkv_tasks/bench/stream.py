@@ -5,6 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rich.progress import Progress
@@ -54,6 +55,22 @@ def check_source(settings: RunSettings, text: Path | None) -> None:
         raise BenchError(f"--text {text} is not a file")
 
 
+def read_world(
+    settings: RunSettings, template: Template, num_tokens: int, progress: Progress
+) -> Stream:
+    """Return the first tokens of the world of the settings; raises as `of_world`."""
+    bar = progress.add_task("reading the world", total=num_tokens)
+    stream = of_world(
+        settings.world_seed,
+        template,
+        num_tokens,
+        browser_path=settings.browser_path,
+        on_page=lambda done: progress.update(bar, completed=done),
+    )
+    progress.remove_task(bar)
+    return stream
+
+
 def read_stream(
     settings: RunSettings,
     text: Path | None,
@@ -67,36 +84,61 @@ def read_stream(
         BenchError, BrowserMissing, BrowserGone: as `of_file` and `of_world`.
     """
     if text is not None:
-        return of_file(text, template, num_tokens)
-    bar = progress.add_task("reading the world", total=num_tokens)
-    stream = of_world(
-        settings.world_seed,
-        template,
-        num_tokens,
-        browser_path=settings.browser_path,
-        on_page=lambda done: progress.update(bar, completed=done),
-    )
-    progress.remove_task(bar)
-    return stream
+        return of_file(text, template, 1, num_tokens)
+    return read_world(settings, template, num_tokens, progress)
 
 
-def of_file(path: Path, template: Template, num_tokens: int) -> Stream:
-    """Return the first tokens of a text file.
+MOST_CHARACTERS = 16
+"""Characters of a text that are encoded for each token that is needed, at most."""
+
+
+def of_file(
+    path: Path, template: Template, num_samples: int, length: int, *, offset: int = 0
+) -> Stream:
+    """Return parts of a text file of `length` tokens each, one after another.
+
+    The text after the first `offset` tokens is cut into sections of equally many characters, and
+    each part is the beginning of one. So the parts are spread over the whole text, none overlap,
+    and what lies between them is not encoded.
 
     Raises:
-        BenchError: the file cannot be read or is too short.
+        BenchError: the file cannot be read, or is too short; the message says how many parts fit.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"--text {path} cannot be read: {error}") from error
-    ids = template.encode(text)
-    if len(ids) < num_tokens:
+    if offset:
+        _, ends = template.encode_with_ends(text[: offset * MOST_CHARACTERS])
+        if len(ends) <= offset:
+            raise BenchError(f"--offset {offset}: --text {path} has {len(ends)} tokens")
+        text = text[ends[offset - 1] :]
+    parts = _sections(text, template, num_samples, length)
+    if min(map(len, parts)) < length:
+        fit = sum(map(len, parts)) // length
+        while fit and min(map(len, _sections(text, template, fit, length))) < length:
+            fit -= 1
+        if not fit:
+            raise BenchError(
+                f"--text {path} has {sum(map(len, parts))} tokens for this model, {length} are "
+                "needed; give a longer file or lower --tokens"
+            )
         raise BenchError(
-            f"--text {path} has {len(ids)} tokens for this model, {num_tokens} are needed; "
-            "give a longer file or lower --tokens"
+            f"--text {path} is too short for {num_samples} parts of {length} tokens that do not "
+            f"overlap; {fit} fit. Give --samples {fit}, a longer file, or lower --seen or --tokens"
         )
-    return Stream(path.name, tuple(ids[:num_tokens]), (False,) * num_tokens)
+    ids = [id for part in parts for id in part]
+    return Stream(path.name, tuple(ids), (False,) * len(ids))
+
+
+def _sections(text: str, template: Template, count: int, length: int) -> list[list[int]]:
+    """Return the first `length` tokens of each of `count` sections, fewer where it has no more."""
+    ends = [number * len(text) // count for number in range(count + 1)]
+    most = length * MOST_CHARACTERS
+    return [
+        template.encode(text[start : min(stop, start + most)])[:length]
+        for start, stop in pairwise(ends)
+    ]
 
 
 def of_world(

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.page import write_page
 from agentkv_tasks.bench.rows import BenchRow, summary
 from agentkv_tasks.report.heat import Maps
@@ -48,6 +49,11 @@ def with_gaps(
         if number:
             table.add_row()
         yield from group
+
+
+def cold_text(count: float | None) -> str:
+    """Return the bytes of a cold tier; a dash for none, and for rows that did not count them."""
+    return human_bytes(count) if count else "-"
 
 
 def threads_text(count: int) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.text import Text
 
 from agentkv.build import budget_for, check_language_model, load_run_model, make_policy
@@ -27,6 +26,7 @@ from agentkv_tasks.calibrate.recorded import CalibrationError, Recording, of_run
 from agentkv_tasks.calibrate.table import table
 from agentkv_tasks.calibrate.trial import Outcome, Trial
 from agentkv_tasks.calibrate.weights import Weights
+from agentkv_tasks.progress import progress_on
 
 
 class Fit(Protocol):
@@ -135,7 +135,7 @@ def calibrate(calibration: Calibration, console: Console) -> list[Outcome]:
     local = load_run_model(settings)
     assert local is not None, "scripts are refused by `check`"
     recordings = _recordings(calibration, local)
-    with Progress(console=console, transient=True) as progress:
+    with progress_on(console) as progress:
         trial = Trial(local, settings, recordings, progress)
         found = fit.outcomes(trial, policy, calibration.share)
         full = trial.run("full", make_policy(PolicySettings(name="full")))

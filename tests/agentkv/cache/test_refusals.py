@@ -99,11 +99,3 @@ def test_attention_weights_that_nobody_computes_are_refused_before_any_work(
         model(ids, output_attentions=False, past_key_values=cache)
         model.set_attn_implementation("eager")
         assert len(model(ids, output_attentions=True).attentions) == len(cache.layers)
-
-
-def test_rolling_back_is_refused_with_the_reason(llama, cache_for, tokens):
-    cache = cache_for(llama, policy="full")
-    cache.feed(llama, tokens(1, 9))
-    assert not cache.is_croppable and not cache.is_compileable
-    with pytest.raises(ValueError, match="cannot be rolled back"):
-        cache.crop(-1)

@@ -58,7 +58,7 @@ def _interrupted(plain: Any, often: int) -> Iterator[Timed]:
     contenders = [Transformers("transformers", plain, 64), Ours("stops", {}, policy, ours, 16, 64)]
     ids = torch.randint(256, (1, 26), generator=torch.Generator().manual_seed(5))
     cell = Cell(ids=ids, seen=20, num_warm_up=2, num_tokens=4, num_rounds=3, num_split_rounds=1)
-    return measure_cell(cell, contenders, Progress(disable=True))
+    return measure_cell(cell, contenders, Progress(disable=True), print)
 
 
 @pytest.mark.slow

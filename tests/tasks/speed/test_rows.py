@@ -154,7 +154,7 @@ def test_rows_say_which_share_of_the_timed_tokens_looked_back(measure: Measure) 
     assert rows[2]["look_share"] == 1.0 and rows[2]["cold_bytes"] > 0 == rows[1]["cold_bytes"]
     assert "looks: share of the timed tokens that looked back" in " ".join(said.split())
     rows, said = measure("window", num_split_rounds=0, fresh=True)
-    assert "looks" not in said.splitlines()[0] and "cold:" not in said
+    assert "looks:" not in said
 
 
 def test_entries_are_stored_in_the_dtype_that_was_asked_for(measure: Measure) -> None:

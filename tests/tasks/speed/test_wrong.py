@@ -204,7 +204,7 @@ def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
     gone = weakref.ref(next(model.parameters()))
     with torch.inference_mode():
         contenders, _ = make_contenders(settings, (), model)
-        check_contenders(settings, contenders, model, [1], Progress(disable=True))
+        check_contenders(settings, contenders, model, [1], Progress(disable=True), print)
     del model, contenders
     gc.collect()
     assert gone() is None

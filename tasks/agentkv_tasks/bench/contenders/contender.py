@@ -237,6 +237,13 @@ class Transformers:
         return rows_of(self.cache)
 
 
+def cold_bytes(contender: Contender) -> int:
+    """Return the bytes of a contender's cold tier and its index; only agentkv has one."""
+    if not isinstance(contender, Ours):
+        return 0
+    return contender.cache.cold_nbytes + contender.cache.index_nbytes
+
+
 def pieces(ids: Tensor, size: int) -> list[Tensor]:
     """Split (B, n) into pieces of at most `size` tokens."""
     return [ids[:, start : start + size] for start in range(0, ids.shape[1], size)]

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import importlib
 import importlib.util
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from agentkv_tasks.bench.contenders.contender import (
     rows_of,
     stored_bytes,
 )
+from agentkv_tasks.bench.contenders.left_out import line
 from agentkv_tasks.bench.contenders.llama_context import VARIANTS
 from agentkv_tasks.bench.contenders.models import twin
 from agentkv_tasks.bench.errors import BenchError
@@ -85,7 +85,7 @@ def others(
         try:
             found.append(make())
         except _REFUSED as error:
-            missing.append(f"{label}: left out, {_in_one_line(error)}")
+            missing.append(line(label, error))
     labels = [label for label in VARIANTS if {"llama.cpp", label} & set(against)]
     if labels:
         own, left_out = _of_llama_cpp(plain, labels)
@@ -101,7 +101,10 @@ def other(
     return _in_torch(against, plain, chunk, budget)[label]()
 
 
-_REFUSED = (ImportError, AttributeError, ValueError, TypeError, RuntimeError, OSError)
+_REFUSED = (
+    *(ImportError, AttributeError, ValueError, TypeError, RuntimeError, OSError),
+    *(AssertionError, LookupError, ArithmeticError),
+)
 """Exceptions of other libraries that do not support the model or the machine."""
 
 
@@ -158,18 +161,13 @@ def _of_llama_cpp(plain: Any, labels: Iterable[str]) -> tuple[list[Contender], l
     try:
         weights = weights_of(plain)
     except _REFUSED as error:
-        return [], [f"llama.cpp: left out, {_in_one_line(error)}"]
+        return [], [line("llama.cpp", error)]
     for label in labels:
         try:
             found.append(LlamaCpp(label, plain, weights))
         except BenchError as error:
-            missing.append(f"{label}: left out, {error}")
+            missing.append(line(label, error))
     return found, missing
-
-
-def _in_one_line(error: Exception) -> str:
-    # compilers say much
-    return textwrap.shorten(str(error), 300, placeholder=" ...")
 
 
 def _is_here(module: str) -> bool:

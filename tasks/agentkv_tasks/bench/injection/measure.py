@@ -45,6 +45,7 @@ from agentkv_tasks.bench.injection.rows import InjectionRow
 from agentkv_tasks.bench.injection.table import tables
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.played_task import score_of
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
@@ -109,7 +110,7 @@ def run_bench(bench: Bench, console: Console) -> None:
         raise BenchError(f"{bench.out} has rows; give another --out, or --fresh to overwrite it")
     interrupted = False
     try:
-        with threads_of_torch(bench.threads), Progress(console=console, transient=True) as progress:
+        with threads_of_torch(bench.threads), progress_on(console) as progress:
             for row in _measure(bench, progress):
                 file.add(row)
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from agentkv.config import PolicySettings, RunSettings
-from agentkv_tasks.bench.contenders.contender import Contender
+from agentkv_tasks.bench.contenders.contender import Contender, cold_bytes
 from agentkv_tasks.bench.contenders.others import other
 from agentkv_tasks.bench.contenders.prepare import load_model, make_ours, random_ids
 from agentkv_tasks.bench.host import threads_of_torch
@@ -58,6 +58,7 @@ def measured(episode: Episode) -> MemoryUse:
             # the kernel counts the pages of a process with a delay
             peak_bytes=max(loaded_bytes, _peak_bytes(device)),
             live_bytes=contender.live_bytes,
+            cold_bytes=cold_bytes(contender),
             cache_peak_bytes=contender.peak_bytes,
             resident_bytes=peak_rss_bytes(),
             kept_rows=contender.num_rows,

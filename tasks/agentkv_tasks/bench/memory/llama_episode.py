@@ -56,6 +56,7 @@ def measured(episode: LlamaEpisode) -> MemoryUse:
         # the kernel counts the pages of a process with a delay
         peak_bytes=max(loaded_bytes, peak_rss_bytes()),
         live_bytes=context.live_bytes,
+        cold_bytes=0,
         cache_peak_bytes=None,
         resident_bytes=peak_rss_bytes(),
         kept_rows=float(context.num_fed),

@@ -18,6 +18,7 @@ from agentkv.config import RunSettings
 from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.contenders.contender import Contender
 from agentkv_tasks.bench.contenders.gguf_file import write_gguf
+from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
 from agentkv_tasks.bench.contenders.llama_cpp import sizes_of
 from agentkv_tasks.bench.contenders.prepare import (
     check_choice,
@@ -36,6 +37,7 @@ from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import figures, table
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 
@@ -93,14 +95,14 @@ def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
         ValueError: as `check`; a budget that a policy does not fit into; too few positions; too
             little memory.
         WrongError: a contender computes wrong results.
-        EpisodeError: a process was killed.
+        EpisodeError: a process of agentkv or of the baseline was killed.
         KeyboardInterrupt: the rows of finished processes are written and printed.
     """
     check(bench)
     rows: list[MemoryRow] = []
     ended: BaseException | None = None
     try:
-        with Progress(console=console, transient=True) as progress:
+        with progress_on(console) as progress:
             _measure(bench, console, progress, rows)
     except (KeyboardInterrupt, RuntimeError) as error:
         ended = error
@@ -144,10 +146,18 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
         torch.cuda.empty_cache()
         bar = progress.add_task("", total=len(bench.lengths) * len(found.known))
         shortest: dict[str, MemoryRow] = {}
+        left_out = LeftOut(_shown_on(console))
         for seen in sorted(bench.lengths):
             for label in found.known:
                 progress.update(bar, description=f"{label}, {seen} tokens")
-                use = _use(bench, found, label, seen)
+                use = None
+                with left_out.if_it_fails(
+                    label, found.known[label]["kind"], where=f"after {seen} tokens"
+                ):
+                    use = _use(bench, found, label, seen)
+                progress.advance(bar)
+                if use is None:
+                    continue
                 growth, base = use.peak_bytes - use.loaded_bytes, shortest.get(label)
                 row = MemoryRow(
                     label=label,
@@ -165,7 +175,6 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
                 shortest.setdefault(label, row)
                 _write(bench, row, is_first=not rows)
                 rows.append(row)
-                progress.advance(bar)
 
 
 def _use(bench: Bench, found: _Checked, label: str, seen: int) -> MemoryUse:
@@ -207,10 +216,12 @@ def _checked(bench: Bench, model_file: Path, console: Console, progress: Progres
         contenders, missing = make_contenders(settings, bench.against, loaded.model)
         # one full cache, and its copy while it grows
         require_memory(loaded.model, max(bench.lengths), 2)
+        say = _shown_on(console)
         for line in missing:
-            console.print(Text(line), soft_wrap=True)
+            say(line)
         started_at = commit()
-        checked = check_contenders(settings, contenders, loaded.model, [1], progress)
+        checked = check_contenders(settings, contenders, loaded.model, [1], progress, say)
+        contenders = [each for each in contenders if each.label in checked]
         about = {
             "model": loaded.name,
             "scaled": loaded.scaled,
@@ -238,6 +249,10 @@ def _checked(bench: Bench, model_file: Path, console: Console, progress: Progres
                 num_threads=torch.get_num_threads(),
             )
         return _Checked(about, _known(contenders), checked, of_llama)
+
+
+def _shown_on(console: Console) -> Say:
+    return lambda line: console.print(Text(line), soft_wrap=True)
 
 
 def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:

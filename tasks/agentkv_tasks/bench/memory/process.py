@@ -22,6 +22,7 @@ class MemoryUse:
     loaded_bytes: int
     peak_bytes: int
     live_bytes: int
+    cold_bytes: int
     cache_peak_bytes: int | None
     resident_bytes: int
     kept_rows: float

@@ -14,7 +14,7 @@ class MemoryRow(BenchRow):
     BENCH: ClassVar[str] = "memory"
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "seen", "loaded_bytes", "peak_bytes", "growth_bytes", "ratio", "growth_ratio",
-        "live_bytes", "cache_peak_bytes", "kept_rows",
+        "live_bytes", "cold_bytes", "cache_peak_bytes", "kept_rows",
     )  # fmt: skip
 
     label: str
@@ -55,6 +55,8 @@ class MemoryRow(BenchRow):
     """Entries at the end, mean over layers and heads."""
     checked: Mapping[str, float]
     """Distances found by the checks before the measurement, as shares; see `verify`."""
+    cold_bytes: int | None = None
+    """Cold tier and its index at the end; None in rows of versions that did not count it."""
     threads: int = 1
     command: str = ""
     schema: int = 2

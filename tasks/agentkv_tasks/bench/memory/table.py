@@ -7,15 +7,15 @@ from rich.text import Text
 
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.memory.rows import MemoryRow
-from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import bench_table, cold_text, model_text, threads_text, with_gaps
 from agentkv_tasks.report.plot import Figure, over_lengths
 
 _CAPTION = (
     "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process reads the tokens in "
     "chunks of {chunk} and decodes {decoded}; every line has its own process. growth: beyond the "
     "{loaded} of the loaded model{alone}. x: relative to the same cache at {shortest} tokens. "
-    "cache: storage at the end. at most: storage at any moment (unknown for other libraries' "
-    "caches)."
+    "cache: storage at the end. cold: its cold tier. at most: storage at any moment (unknown for "
+    "other libraries' caches)."
 )
 
 _ALONE = " (for llama.cpp without torch and transformers)"
@@ -42,7 +42,7 @@ def table(rows: Sequence[MemoryRow]) -> Table:
         alone=_ALONE * any(row.kind == "llama.cpp" for row in rows),
         shortest=min(row.seen for row in rows),
     )
-    columns = ("peak", "x", "growth", "x", "cache", "at most", "tokens")
+    columns = ("peak", "x", "growth", "x", "cache", "cold", "at most", "tokens")
     found = bench_table(caption, *columns, length="seen", label="cache")
     for row in with_gaps(found, rows, key=lambda row: row.seen):
         found.add_row(
@@ -53,6 +53,7 @@ def table(rows: Sequence[MemoryRow]) -> Table:
             human_bytes(row.growth_bytes),
             f"{row.growth_ratio:.2f}",
             human_bytes(row.live_bytes),
+            cold_text(row.cold_bytes),
             human_bytes(row.cache_peak_bytes),
             f"{row.kept_rows:.0f}",
         )

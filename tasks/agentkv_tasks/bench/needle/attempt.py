@@ -12,6 +12,7 @@ from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.serialize import serialize
 from agentkv_tasks.bench.needle.kinds import is_right, share_right
 from agentkv_tasks.bench.needle.page import Needle
+from agentkv_tasks.bench.needle.words import WordsTemplate, codes_in
 from agentkv_tasks.report.statistics import rate, wilson_interval
 
 
@@ -20,7 +21,7 @@ class Attempt:
     """Outcome and cost of one needle."""
 
     answer: str | None
-    """Answer of the model; None if the reply held none."""
+    """Answer of the model; None if the reply held none. In words: the codes in it."""
     is_found: bool
     """True if the answer is exactly right; see `is_right`."""
     share_found: float
@@ -37,11 +38,14 @@ class Attempt:
 
 
 def find_needle(acting: ActingModel, needle: Needle) -> Attempt:
-    """Run an episode of one turn on a needle's page."""
-    conversation = acting.begin(needle.goal)
-    reply = conversation.reply(needle.page)
+    """Run an episode of one turn on a needle's page; a chat model answers in words."""
+    conversation, in_words = acting.begin(needle.goal), isinstance(acting.template, WordsTemplate)
+    if in_words:
+        reply = conversation.answer(needle.goal, needle.page)
+    else:
+        reply = conversation.reply(needle.page)
     assert reply.cache is not None, "a language model reports its cache"
-    answer = answer_of(reply.text)
+    answer = codes_in(reply.text) if in_words else answer_of(reply.text)
     return Attempt(
         answer=answer,
         is_found=is_right(answer, needle.values),

@@ -1,7 +1,8 @@
 """`agentkv bench needle`: find facts in a long page, by length and depth.
 
 Every policy reads the same pages as an episode would, in chunks, and decodes its reply greedily. A
-needle is found if the reply stops with exactly the right values.
+needle is found if the reply stops with exactly the right values; of a chat model, which answers in
+words, if exactly these codes are in its answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from agentkv.build import (
 )
 from agentkv.config import RunSettings
 from agentkv.models.find import weights_digest
+from agentkv.policies.entries import PolicyError
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
@@ -30,11 +32,20 @@ from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.needle.attempt import attempt_fields, find_needle, pages_digest
 from agentkv_tasks.bench.needle.kinds import Kind, One
 from agentkv_tasks.bench.needle.maps import heat_maps
-from agentkv_tasks.bench.needle.page import Question, Spot, make_needle, require_room
+from agentkv_tasks.bench.needle.page import (
+    NONCE,
+    Question,
+    Spot,
+    goal_of,
+    make_needle,
+    require_room,
+)
 from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.table import tables
+from agentkv_tasks.bench.needle.words import WordsTemplate, words_template
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -116,8 +127,9 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
     """Measure, write each row at once, and print the tables and a summary in JSON.
 
     Raises:
-        ValueError: as `check`; a budget that a policy does not fit into; a length beyond the
-            model's positions or too short for a needle; rows of another measurement.
+        ValueError: as `check`; a budget that a policy or the pinned opening does not fit into; a
+            length beyond the model's positions or too short for a needle; rows of another
+            measurement.
         KeyboardInterrupt: finished rows are written and printed.
     """
     check(bench)
@@ -125,6 +137,9 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
     with threads_of_torch(bench.threads):
         local = load_run_model(bench.settings)
         assert local is not None, "scripts are refused by `check`"
+        in_words = words_template(local)
+        if in_words is not None:
+            local = replace(local, template=in_words)
         _check_lengths(bench, local)
         bench = replace(bench, settings=_with_budget(bench, local))
         policies = bench.settings.policies
@@ -132,6 +147,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
             chosen.row_name: make_acting(bench.settings, policy=chosen, model=local)
             for chosen in policies
         }
+        _check_openings(bench, acting)
         parameters = {
             chosen.row_name: resolved_parameters(bench.settings, chosen) for chosen in policies
         }
@@ -141,7 +157,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
         )
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
+            with progress_on(console) as progress:
                 _measure(bench, local, acting, {"parameters": parameters, **alike}, file, progress)
         except KeyboardInterrupt:
             interrupted = True
@@ -187,6 +203,48 @@ def _check_lengths(bench: Bench, local: "LocalModel") -> None:
     for length, depth, question in _places(bench):
         for spot in _spots(bench, length, depth, question):
             require_room(local.template, spot)
+
+
+def _check_openings(bench: Bench, acting: Mapping[str, "ActingModel"]) -> None:
+    """Refuse a budget that the pinned instruction and question do not fit into.
+
+    Raises:
+        BenchError: the message says how many tokens are pinned, and what would fit.
+    """
+    if not bench.settings.pins:
+        return
+    for label, model in acting.items():
+        for length, depth, question in _places(bench):
+            for spot in _spots(bench, length, depth, question):
+                opening = model.template.opening(goal_of(model.template, spot), NONCE)
+                try:
+                    model.new_cache().label("goal", len(opening), pinned=True)
+                except PolicyError as error:
+                    raise BenchError(
+                        f"{label}: the instruction and the question are {len(opening)} tokens, "
+                        f"which are pinned, and the budget does not hold them ({error}). Give "
+                        f"{_what_fits(bench, model.local, label, len(opening))}, or --no-pins, "
+                        "which lets the policy evict them"
+                    ) from error
+
+
+def _what_fits(bench: Bench, local: "LocalModel", label: str, num_pinned: int) -> str:
+    """Return the option with the least budget of a power of two that holds so many pinned tokens,
+    among those up to the longest page."""
+    [chosen] = [each for each in bench.settings.policies if each.row_name == label]
+    entries = 1 << num_pinned.bit_length()
+    while entries <= max(bench.lengths):
+        num_bytes = window_bytes(entries, bench.settings, local)
+        given: str | int = entries if bench.entries is None else f"{num_bytes}B"
+        settings = bench.settings.model_copy(update={"budget": given})
+        try:
+            cache = make_acting(settings, policy=chosen, model=local).new_cache()
+            cache.label("goal", num_pinned, pinned=True)
+        except PolicyError:
+            entries *= 2
+        else:
+            return f"--{'budget' if bench.entries is None else 'entries'} {entries}"
+    return "another policy"
 
 
 def _places(bench: Bench) -> list[tuple[int, int, Question]]:
@@ -278,7 +336,7 @@ def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int, Questi
 
 def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
-    settings = bench.settings
+    settings, is_in_words = bench.settings, isinstance(local.template, WordsTemplate)
     return {
         "model": local.name,
         "weights": weights_digest(settings.model),
@@ -289,7 +347,7 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
         "settings": {
             "prefill": settings.prefill,
             "chunk": settings.chunk,
-            "decoding": settings.decoding,
+            "decoding": "words" if is_in_words else settings.decoding,
             "pins": settings.pins,
             "dtype": dtype_name(local.model),
             "cache_dtype": cache_dtype_for(settings, local),

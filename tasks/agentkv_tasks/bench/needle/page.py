@@ -22,7 +22,7 @@ Question = Literal["before", "after"]
 """Where the question stands: in the goal before the page, or on the last line of the page."""
 
 _NOWHERE = Box(0, 0, 0, 0)
-_NONCE = "0a1b2c3d"
+NONCE = "0a1b2c3d"
 """A nonce with the length of an episode's."""
 _KINDS = tuple(kind for kinds in CATEGORIES.values() for kind in kinds)
 _REVIEWS = tuple(text for texts in REVIEWS.values() for _, text in texts)
@@ -93,6 +93,11 @@ def require_room(template: Template, spot: Spot) -> None:
     _Draft(template, spot).require_room()
 
 
+def goal_of(template: Template, spot: Spot) -> str:
+    """Return the goal of a needle, without making its page."""
+    return _Draft(template, spot).goal
+
+
 class _Draft:
     """A page in the making: its hidden lines, and after `fill` more other lines than will fit."""
 
@@ -142,8 +147,8 @@ class _Draft:
     def num_tokens(self, num_lines: int) -> int:
         observation = observe(self._template, self.page(num_lines))
         read = [
-            self._template.opening(self.goal, _NONCE),
-            self._template.turn(observation, "", _NONCE),
+            self._template.opening(self.goal, NONCE),
+            self._template.turn(observation, "", NONCE),
         ]
         return sum(map(len, read))
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.needle.rows import NeedleRow
-from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
+from agentkv_tasks.bench.tables import bench_table, cold_text, threads_text, with_gaps
 from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interval
 
 ALL = "all"
@@ -21,9 +21,10 @@ _FOUND = (
 _FIRST = " The depth is that of the first line that the answer needs."
 _VALUES = " values: percentage of the values that answers listed."
 _TAKEN = (
-    "Question {question} the page. peak: storage of the cache, maximum over needles. tokens: kept "
-    "at the end, mean over layers and heads. Paired with {against} on the same needles: found by "
-    "both, only by {against} (lost), only by this policy (won), by neither. p: exact McNemar test."
+    "Question {question} the page. peak: storage of the cache, maximum over needles. cold: its "
+    "cold tier at the end, mean. tokens: kept at the end, mean over layers and heads. Paired with "
+    "{against} on the same needles: found by both, only by {against} (lost), only by this policy "
+    "(won), by neither. p: exact McNemar test."
 )
 _KINDS = {
     "one": "the code of one name",
@@ -99,7 +100,7 @@ def _found(rows: Sequence[NeedleRow]) -> Table:
 
 
 def _taken(rows: Sequence[NeedleRow], against: str) -> Table:
-    names = ("peak", "tokens", "both", "lost", "won", "neither", "p")
+    names = ("peak", "cold", "tokens", "both", "lost", "won", "neither", "p")
     caption = _TAKEN.format(question=rows[0].question, against=against)
     table = bench_table(caption, *names, length="length", label="policy")
     groups = groups_of(rows)
@@ -112,6 +113,7 @@ def _taken(rows: Sequence[NeedleRow], against: str) -> Table:
             length,
             Text(label),
             human_bytes(max(row.peak_bytes for row in group)),
+            cold_text(sum(row.cold_bytes for row in group) / len(group)),
             f"{sum(row.kept_rows for row in group) / len(group):.0f}",
             *cells,
         )

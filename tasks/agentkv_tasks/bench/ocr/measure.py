@@ -19,7 +19,6 @@ from typing import Any
 
 from PIL import Image
 from rich.console import Console
-from rich.progress import Progress
 
 import agentkv_env
 from agentkv_tasks.bench.errors import BenchError
@@ -30,6 +29,7 @@ from agentkv_tasks.bench.ocr.site_pages import site_pages
 from agentkv_tasks.bench.ocr.table import tables
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.preflight import tesseract_version
 
@@ -92,7 +92,7 @@ def run_bench(bench: Bench, console: Console) -> None:
             label: stack.enter_context(_reader(env, *arguments))
             for label, env, arguments in _contenders(bench)
         }
-        progress = stack.enter_context(Progress(console=console, transient=True))
+        progress = stack.enter_context(progress_on(console))
         bar = progress.add_task("reading", total=len(pages) + len(sites))
         images = [[picture.image for picture in page] for page in pages]
         of_grid = _read(readers, images, lambda: progress.advance(bar))

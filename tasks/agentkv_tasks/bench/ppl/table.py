@@ -10,18 +10,21 @@ from rich.text import Text
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.sweep import variation_of
-from agentkv_tasks.bench.tables import bench_table, threads_text, with_gaps
+from agentkv_tasks.bench.tables import bench_table, cold_text, threads_text, with_gaps
 from agentkv_tasks.report.plot import Axis, Figure, Plot, Series, line_plot, naming, spanning
 
 FULL, WINDOW = "full", "window"
 """The policies between which the others lie."""
 _RESAMPLES = 2_000
+_FEW = 10
 _CAPTION = (
     "Perplexity of the {tokens} tokens of {samples} {what} of {source}. closed: share of the gap "
-    "between window and full that a policy closes, in nats, with a 95 % interval over the samples. "
-    "bytes: mean; policies with a budget have the {budget} of a window of {entries} entries. "
-    "looks: % of the tokens. {model}, {device}, {threads}."
+    "between window and full that a policy closes, in nats. 95 %: percentile intervals over "
+    "{resamples:,} bootstrap draws of the {samples} {what}, as whole samples.{few} bytes: mean; "
+    "policies with a budget have the {budget} of a window of {entries} entries. cold: cold tier "
+    "and its index at the end, mean. looks: % of the tokens. {model}, {device}, {threads}."
 )
+_TOO_FEW = " So few samples make the intervals too narrow."
 
 
 def table(rows: Sequence[PerplexityRow]) -> Table:
@@ -37,8 +40,10 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
         model=longest.model,
         device=longest.device,
         threads=threads_text(longest.threads),
+        resamples=_RESAMPLES,
+        few=_TOO_FEW * (len(longest.sample_nll) < _FEW),
     )
-    columns = ("ppl", "closed", "95 %", "bytes", "looks")
+    columns = ("ppl", "95 %", "closed", "95 %", "bytes", "cold", "looks")
     found = bench_table(caption, *columns, length="seen", label="policy")
     ends = {(row.seen, row.label): row for row in rows if row.label in (FULL, WINDOW)}
     for row in with_gaps(found, rows, key=lambda row: row.seen):
@@ -50,8 +55,10 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
             str(row.seen),
             Text(row.label),
             perplexity(row.nll),
+            "-".join(_shortly(each) for each in nll_interval(row)),
             *cells,
             human_bytes(row.mean_bytes),
+            cold_text(row.cold_bytes + row.index_bytes),
             f"{100 * row.look_share:.1f}" if row.look_share else "-",
         )
     return found
@@ -136,11 +143,33 @@ def closed_share(
     nll = torch.tensor([row.sample_nll, full.sample_nll, window.sample_nll], dtype=torch.float64)
     sizes = torch.tensor(row.sample_tokens, dtype=torch.float64)
     each = nll * sizes  # sums of nats, whose ratios are those of the means
+    low, high = _middle(_closed(*each[:, _draws(len(sizes))].sum(dim=-1)))
+    return float(_closed(*each.sum(dim=-1))), low, high
+
+
+def nll_interval(row: PerplexityRow) -> tuple[float, float]:
+    """Return the 95 % percentile interval of a row's nats per token over resampled samples."""
+    sizes = torch.tensor(row.sample_tokens, dtype=torch.float64)
+    each, picks = torch.tensor(row.sample_nll, dtype=torch.float64) * sizes, _draws(len(sizes))
+    return _middle(each[picks].sum(dim=-1) / sizes[picks].sum(dim=-1))
+
+
+def _draws(num_samples: int) -> torch.Tensor:
+    """Return the samples of each draw, (draws, samples); the same on every call."""
     generator = torch.Generator().manual_seed(0)
-    picks = torch.randint(len(sizes), (_RESAMPLES, len(sizes)), generator=generator)
-    drawn = _closed(*each[:, picks].sum(dim=-1)).sort().values
+    return torch.randint(num_samples, (_RESAMPLES, num_samples), generator=generator)
+
+
+def _middle(drawn: torch.Tensor) -> tuple[float, float]:
+    drawn = drawn.sort().values
     low, high = drawn[math.floor(0.025 * _RESAMPLES)], drawn[math.ceil(0.975 * _RESAMPLES) - 1]
-    return float(_closed(*each.sum(dim=-1))), float(low), float(high)
+    return float(low), float(high)
+
+
+def _shortly(nll: float) -> str:
+    """Return a perplexity in at most four characters below 10,000."""
+    value = math.exp(nll)
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _closed(own: torch.Tensor, full: torch.Tensor, window: torch.Tensor) -> torch.Tensor:

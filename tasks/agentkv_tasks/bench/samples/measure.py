@@ -34,8 +34,9 @@ from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
-from agentkv_tasks.bench.stream import Stream, check_source, read_stream
+from agentkv_tasks.bench.stream import Stream, check_source, of_file, read_world
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.report.plot import Figure
 
@@ -73,6 +74,8 @@ class SampleBench:
     continuations."""
     text: Path | None = None
     """File to read instead of the world."""
+    offset: int = 0
+    """Tokens of the file that are skipped."""
     threads: int | None = None
     """Threads of torch; None: unchanged."""
     command: str = ""
@@ -82,8 +85,13 @@ class SampleBench:
     """Overwrite the file."""
 
     @property
+    def longest(self) -> int:
+        """Tokens of a sample, with the longest past."""
+        return max(self.lengths) + self.num_tokens
+
+    @property
     def num_needed(self) -> int:
-        """Tokens of the stream."""
+        """Tokens of the world's stream."""
         return max(self.lengths) + self.num_samples * SPREAD + self.num_tokens
 
 
@@ -122,6 +130,8 @@ def check_samples(bench: SampleBench, kind: type[RowT]) -> None:
             f"--seen {min(bench.lengths)}: a window of {bench.entries} entries forgets nothing "
             "there; give a longer one, or fewer --entries"
         )
+    if bench.offset and bench.text is None:
+        raise BenchError(f"--offset {bench.offset} skips tokens of a --text; give one")
     check_source(settings, bench.text)
     _file(bench, kind)
 
@@ -141,8 +151,8 @@ def measure_samples(
     with threads_of_torch(bench.threads):
         local = load_run_model(bench.settings)
         assert local is not None, "scripts are refused by `check_samples`"
-        longest, positions = max(bench.lengths) + bench.num_tokens, local.max_positions
-        if positions is not None and longest > positions:
+        positions = local.max_positions
+        if positions is not None and bench.longest > positions:
             raise BenchError(
                 f"--seen {max(bench.lengths)} and --tokens {bench.num_tokens} are more than the "
                 f"{positions} positions of {local.name}"
@@ -150,10 +160,8 @@ def measure_samples(
         caches = _Caches(bench.settings, local, window_bytes(bench.entries, bench.settings, local))
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
-                stream = read_stream(
-                    bench.settings, bench.text, local.template, bench.num_needed, progress
-                )
+            with progress_on(console) as progress:
+                stream = _stream(bench, local, progress)
                 _measure(bench, measurement, stream, caches, file, progress)
         except KeyboardInterrupt:
             interrupted = True
@@ -168,6 +176,14 @@ def measure_samples(
         interrupted=interrupted,
     )
     return rows
+
+
+def _stream(bench: SampleBench, local: "LocalModel", progress: Progress) -> Stream:
+    if bench.text is None:
+        return read_world(bench.settings, local.template, bench.num_needed, progress)
+    return of_file(
+        bench.text, local.template, bench.num_samples, bench.longest, offset=bench.offset
+    )
 
 
 class _Caches:
@@ -282,30 +298,31 @@ def _file(bench: SampleBench, kind: type[RowT]) -> RowFile[RowT]:
 
 
 def _continuations(bench: SampleBench, stream: Stream) -> list[range]:
-    """Return the places of the continuations, spread evenly over the stream: replies where there
-    are any, which are what an agent's model was made to write, else any tokens.
+    """Return the places of the continuations: the ends of a text's parts, or, in a world, replies
+    spread evenly over the stream, which are what an agent's model was made to write. Tokens before
+    two replies may overlap, and those before the ends of parts do not.
 
     Raises:
         BenchError: the stream has too few replies.
     """
-    first, last = max(bench.lengths), len(stream.ids) - bench.num_tokens
-    places: Sequence[int] = range(first, last + 1)
-    if any(stream.of_replies):
-        of_replies = stream.of_replies
-        places = [i for i in places if of_replies[i] and not of_replies[i - 1]]
+    if bench.text is not None:
+        ends = range(bench.longest, len(stream.ids) + 1, bench.longest)
+        return [range(end - bench.num_tokens, end) for end in ends]
+    of_replies = stream.of_replies
+    last = len(stream.ids) - bench.num_tokens
+    places = [
+        i for i in range(max(bench.lengths), last + 1) if of_replies[i] and not of_replies[i - 1]
+    ]
     if len(places) < bench.num_samples:
         raise BenchError(
             f"{stream.source} has {len(places)} replies among the tokens read; "
             f"--samples {bench.num_samples} needs as many"
         )
-    starts = [places[i * len(places) // bench.num_samples] for i in range(bench.num_samples)]
     found = []
-    for start in starts:
-        stop = start + bench.num_tokens
-        if any(stream.of_replies):
-            ended = (i for i in range(start, stop) if not stream.of_replies[i])
-            stop = next(ended, stop)
-        found.append(range(start, stop))
+    for i in range(bench.num_samples):
+        start = places[i * len(places) // bench.num_samples]
+        ended = (j for j in range(start, start + bench.num_tokens) if not of_replies[j])
+        found.append(range(start, next(ended, start + bench.num_tokens)))
     return found
 
 
@@ -330,6 +347,7 @@ def _alike(
             "dtype": dtype_name(local.model),
             "cache_dtype": cache_dtype_for(settings, local),
             "match": bench.match,
+            **({} if bench.text is None else {"offset": bench.offset, "overlap": False}),
         },
         **measured_on(local.model),
     }

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 
 from agentkv.build import check_language_model, load_run_model, make_policy, resolved_parameters
 from agentkv.config import RunSettings
@@ -25,6 +24,7 @@ from agentkv_tasks.bench.serve.rows import ServeRow
 from agentkv_tasks.bench.serve.table import figures, table
 from agentkv_tasks.bench.stream import check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 
@@ -84,7 +84,7 @@ def _measure(bench: Bench, console: Console) -> list[ServeRow]:
     local = load_run_model(settings)
     assert local is not None, "the model is no script"
     template = local.template
-    with Progress(console=console, transient=True) as progress:
+    with progress_on(console) as progress:
         stream = read_stream(
             settings, bench.text, template, bench.num_turns * bench.num_new, progress
         )

@@ -1,6 +1,7 @@
 """Measure one batch and length: contenders read the prompt once, then decode from it in turns."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from agentkv_tasks.bench.contenders.contender import Contender, Ours, pieces
+from agentkv_tasks.bench.contenders.contender import Contender, Ours, cold_bytes, pieces
+from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
 from agentkv_tasks.bench.contenders.verify import check_logits, check_state, keeps_all
 from agentkv_tasks.bench.speed.clock import Clock, percentile, undisturbed
 from agentkv_tasks.bench.speed.rows import SpeedRow
@@ -144,11 +146,12 @@ class Timed:
 
 
 def measure_cell(
-    cell: Cell, contenders: Sequence[Contender], progress: Progress
+    cell: Cell, contenders: Sequence[Contender], progress: Progress, say: Say
 ) -> Iterator[Timed]:
     """Measure all contenders, and yield their results at the end, the baseline first.
 
-    An interrupt yields the results of complete rounds and is then raised again.
+    One of another library that fails is left out, and `say` is called with a line. An interrupt
+    yields the results of complete rounds and is then raised again.
 
     Raises:
         WrongError: a contender has a wrong state; raised before anything is timed.
@@ -158,6 +161,13 @@ def measure_cell(
     bar = progress.add_task("", total=turns)
     clock = Clock(cell.ids.device)
     found: list[Timed] = []
+    left_out, where = LeftOut(say), f"after {cell.seen} tokens, batch {batch}"
+
+    def measured() -> list[Timed]:
+        return [timed for timed in found if timed.label not in left_out.labels]
+
+    def guarded(contender: Contender) -> AbstractContextManager[None]:
+        return left_out.if_it_fails(contender.label, contender.kind, where=where)
 
     def at(what: str, contender: Contender) -> None:
         text = f"{what} {contender.label}, batch {batch}, {cell.seen} tokens seen"
@@ -167,34 +177,37 @@ def measure_cell(
         expected: Tensor | None = None
         for contender in contenders:
             at("reading:", contender)
-            timed, logits = _reach(cell, contender, clock)
-            if expected is None:
-                expected = logits
-            elif isinstance(contender, Ours) and keeps_all(contender):
-                check_logits(contender, logits, expected)
-            found.append(timed)
+            with guarded(contender):
+                timed, logits = _reach(cell, contender, clock)
+                if expected is None:
+                    expected = logits
+                elif isinstance(contender, Ours) and keeps_all(contender):
+                    check_logits(contender, logits, expected)
+                found.append(timed)
             progress.advance(bar)
         for number in range(cell.num_rounds):
-            for timed in found:
+            for timed in measured():
                 at(f"round {number + 1}:", timed.contender)
-                timed.rounds.append(_round(cell, timed, clock))
-                if cell.num_page and reads_pages(timed.contender):
-                    timed.pages.append(_page(cell, timed.contender, clock))
+                with guarded(timed.contender):
+                    timed.rounds.append(_round(cell, timed, clock))
+                    if cell.num_page and reads_pages(timed.contender):
+                        timed.pages.append(_page(cell, timed.contender, clock))
                 progress.advance(bar)
         for _ in range(cell.num_split_rounds):
-            for timed in found:
+            for timed in measured():
                 at("parts of", timed.contender)
-                if parts_of(timed.decoding):
-                    _split_round(cell, timed, clock)
+                with guarded(timed.contender):
+                    if parts_of(timed.decoding):
+                        _split_round(cell, timed, clock)
                 progress.advance(bar)
     except KeyboardInterrupt:
-        yield from _compared(found)
+        yield from _compared(measured())
         raise
     finally:
         progress.remove_task(bar)
         for contender in contenders:
             contender.end()
-    yield from _compared(found)
+    yield from _compared(measured())
 
 
 def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
@@ -224,7 +237,7 @@ def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tenso
         contender,
         prefill_seconds=seconds,
         live_bytes=contender.live_bytes,
-        cold_bytes=contender.cache.cold_nbytes if isinstance(contender, Ours) else 0,
+        cold_bytes=cold_bytes(contender),
         kept_rows=contender.num_rows,
         checked={},
         attention=_attention(contender),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from agentkv.config import RunSettings
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
+from agentkv_tasks.bench.contenders.left_out import Say
 from agentkv_tasks.bench.contenders.models import Loaded
 from agentkv_tasks.bench.contenders.prepare import (
     check_choice,
@@ -35,6 +36,7 @@ from agentkv_tasks.bench.speed.cell import Cell, measure_cell
 from agentkv_tasks.bench.speed.rows import SpeedRow, speed_file
 from agentkv_tasks.bench.speed.table import figures, tables
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 WARM_UP = 2
@@ -130,13 +132,17 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
         num_full = sum(not isinstance(x, Ours) or not x.policy.gate.evicts for x in contenders)
         most = max((batch * seen for batch, seen in left), default=0)
         require_memory(loaded.model, most, num_full + 2)
-        for line in missing:
+
+        def say(line: str) -> None:
             console.print(Text(line), soft_wrap=True)
+
+        for line in missing:
+            say(line)
         interrupted = False
         try:
-            with Progress(console=console, transient=True) as progress:
+            with progress_on(console) as progress:
                 if left:
-                    _measure(bench, loaded, contenders, left, about, file, progress)
+                    _measure(bench, loaded, contenders, left, about, file, progress, say)
         except KeyboardInterrupt:
             interrupted = True
     rows = file.rows
@@ -188,10 +194,12 @@ def _measure(
     about: dict[str, Any],
     file: RowFile[SpeedRow],
     progress: Progress,
+    say: Say,
 ) -> None:
     plain, batches = loaded.model, [batch for batch, _ in left]
     started_at = commit()
-    checked = check_contenders(bench.settings, contenders, plain, batches, progress)
+    checked = check_contenders(bench.settings, contenders, plain, batches, progress, say)
+    sound = [contender for contender in contenders if contender.label in checked]
     for batch, seen in left:
         cell = Cell(
             ids=random_ids(plain, batch, seen + bench.num_after),
@@ -203,7 +211,7 @@ def _measure(
             num_split_rounds=bench.num_split_rounds,
         )
         load_before = load_average()
-        for timed in measure_cell(cell, contenders, progress):
+        for timed in measure_cell(cell, sound, progress, say):
             file.add(
                 timed.row(
                     batch=batch,

@@ -17,7 +17,7 @@ from agentkv_tasks.bench.speed.split import (
     PYTHON,
     STEP,
 )
-from agentkv_tasks.bench.tables import bench_table, model_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import bench_table, cold_text, model_text, threads_text, with_gaps
 from agentkv_tasks.report.plot import Figure, over_lengths
 
 _TIMES = (
@@ -36,14 +36,14 @@ _SPLITS = (
 )
 _STORAGE = (
     "cache: storage before the first step. peak: storage at any moment (unknown for other "
-    "libraries' caches)."
+    "libraries' caches). cold: storage of the cold tier."
 )
 _PAGES = (
     " page: ms to read {tokens} tokens after those seen, median over the rounds. x: relative to "
     "{baseline} in the same round, median."
 )
 _LOOKS = (
-    " cold: storage of the cold tier. looks: share of the timed tokens that looked back; they are "
+    " looks: share of the timed tokens that looked back; they are "
     "random, and a model is unsure of them, so an alarm goes off more often than in text."
 )
 _BATCHES = "Tokens per second of all sequences of a batch, by batch."
@@ -143,7 +143,8 @@ def _storage(rows: Sequence[SpeedRow]) -> Table:
         _STORAGE + _LOOKS * looks_back + pages,
         "cache",
         "peak",
-        *(["cold", "looks"] if looks_back else []),
+        "cold",
+        *(["looks"] if looks_back else []),
         *(["page", "x"] if num_page else []),
     )
     for row in _by_length(rows, table):
@@ -153,16 +154,15 @@ def _storage(rows: Sequence[SpeedRow]) -> Table:
             *_head(row),
             human_bytes(row.live_bytes),
             human_bytes(row.peak_bytes),
-            *(_looks(row) if looks_back else []),
+            cold_text(row.cold_bytes),
+            *([_looks(row)] if looks_back else []),
             *(times if num_page else []),
         )
     return table
 
 
-def _looks(row: SpeedRow) -> tuple[str, str]:
-    if row.look_share is None:
-        return "-", "-"
-    return human_bytes(row.cold_bytes), f"{100 * row.look_share:.0f}%"
+def _looks(row: SpeedRow) -> str:
+    return "-" if row.look_share is None else f"{100 * row.look_share:.0f}%"
 
 
 def _batches(rows: Sequence[SpeedRow]) -> Table:

@@ -77,6 +77,8 @@ class Follower:
     _distances: list[StepDistance] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Storage after each step, in bytes."""
+    cold_sizes: list[int] = field(default_factory=list)
+    """Bytes of the cold tier and its index after each step."""
     steps: list[Step] = field(default_factory=list)
     entries: list[float] = field(default_factory=list)
     """Entries after each step, mean over layers and heads."""
@@ -100,6 +102,7 @@ class Follower:
         logits = self.cache.feed(model, token)[0]
         self._distances.append(StepDistance.of(logits, reference))
         self.sizes.append(self.cache.nbytes)
+        self.cold_sizes.append(self.cache.cold_nbytes + self.cache.index_nbytes)
         self.evictions.append(self._record())
         self.steps.append(self._states())
         self.entries.append(round(_mean(self._num_entries()), 2))
@@ -154,6 +157,7 @@ class Follower:
             entries=self.entries[part],
             mean_bytes=round(_mean(self.sizes[part])),
             end_bytes=self.sizes[end - 1],
+            cold_bytes=self.cold_sizes[end - 1],
             peak_bytes=self.cache.peak_nbytes,
             lives=self.lives if is_whole else None,
             seconds=round(self.seconds, 1) if is_whole else None,

@@ -32,6 +32,7 @@ from agentkv_tasks.bench.states.rows import StateRow
 from agentkv_tasks.bench.states.table import figures, tables
 from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
+from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def run_bench(bench: Bench, console: Console) -> list[StateRow]:
             f"{local.max_positions} positions of {local.name}"
         )
     followers = _followers(bench, local)
-    with Progress(console=console, transient=True) as progress:
+    with progress_on(console) as progress:
         stream = read_stream(bench.settings, bench.text, local.template, num_all, progress)
         rows = _measure(bench, local, stream, followers, progress)
     whole = [row for row in rows if row.is_whole]

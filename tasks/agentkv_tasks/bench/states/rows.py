@@ -97,6 +97,8 @@ class StateRow(BenchRow):
     end_bytes: int
     peak_bytes: int
     """Peak storage since the beginning of the stream, the prompt included."""
+    cold_bytes: int | None = None
+    """Cold tier and its index at the end; None in rows of versions that did not count it."""
     lives: Lives | None = None
     """Lifetimes over the whole stream; None in rows of parts."""
     seconds: float | None = None

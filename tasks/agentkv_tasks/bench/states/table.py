@@ -8,14 +8,14 @@ from rich.text import Text
 
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.states.rows import Distance, StateRow
-from agentkv_tasks.bench.tables import bench_table
+from agentkv_tasks.bench.tables import bench_table, cold_text
 from agentkv_tasks.report.plot import Figure, Plot, Series, from_zero, line_plot, spanning
 
 _STATES = (
     "dense, quant, evict: % of the tokens seen, mean over {steps} steps, layers and heads. "
     "by layer: least and most quantized. entitled: share of its entries that rank lets a layer "
-    "keep dense, mean (least-most). cache: mean storage. peak: storage at any moment. {source}, "
-    "{model}, after a prompt of {prompt} tokens."
+    "keep dense, mean (least-most). cache: mean storage. peak: storage at any moment. cold: cold "
+    "tier at the end. {source}, {model}, after a prompt of {prompt} tokens."
 )
 _DISTANCES = (
     "Next-token distributions compared with a full cache. KL: KL(full || policy) in nats. logit: "
@@ -92,7 +92,7 @@ def _states(rows: Sequence[StateRow]) -> Table:
         source=first.source,
         model=first.model,
     )
-    names = ("dense", "quant", "evict", "by layer", "entitled", "cache", "peak")
+    names = ("dense", "quant", "evict", "by layer", "entitled", "cache", "peak", "cold")
     table = _empty_table(caption, *names)
     for row in rows:
         quantised = [layer.quantised for layer in row.layers]
@@ -110,6 +110,7 @@ def _states(rows: Sequence[StateRow]) -> Table:
             spread,
             human_bytes(row.mean_bytes),
             human_bytes(row.peak_bytes),
+            cold_text(row.cold_bytes),
         )
     return table
 
