@@ -350,7 +350,11 @@ function optionsOf(el) {
 
 // Returns whether an element takes no presses: it or what is around it says so, or is inert.
 const isDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) ||
-  [el, ...framesAround(el)].some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
+  isInert(el);
+
+// Returns whether presses and keys pass by an element: it is `inert`, or in such a part or frame.
+const isInert = (el) => [el, ...framesAround(el)]
+  .some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
 
 // A modal dialog makes the rest of its document inert, also what it does not cover. Says whether
 // documents have one; begins anew with each look.
