@@ -196,7 +196,7 @@ def _require_secret_field(place: Place, id: int) -> None:
 
 
 def _require_text_field(place: Place, id: int) -> None:
-    if place["disabled"] or place["unavailable"]:
+    if place["disabled"]:
         raise ActionFailed(f"{describe(place, id)} is disabled{UNTIL}")
     if place["readonly"]:
         raise ActionFailed(

@@ -48,8 +48,7 @@ function locate(id, at, under, place) {
   const cover = point ? (under ? "" : covered) : coverName(aim.hit);
   const type = tagOf(el) === "input" ? el.type : "";
   return { x, y, role, name, tag: tagOf(el), type,
-    disabled: matches(el, ":disabled"), readonly: el.readOnly === true, inert: isInert(el),
-    unavailable: attributeOf(el, "aria-disabled") === "true",
+    disabled: saysDisabled(el), readonly: el.readOnly === true, inert: isInert(el),
     several: el.multiple === true, editable: el.isContentEditable === true,
     editor: matches(el, EDITORS), segment: isSpinButton(el),
     writable: ["textbox", "combobox"].includes(role) && isWritable(el),

@@ -131,7 +131,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
         reads=("Step 2", "button Pay (disabled)", "button Next"),
         action="click [{id}]",
         target=("button", "Pay"),
-        outcome=Refused("is disabled"),
+        outcome=Refused('button "Pay"'),
     ),
     Kind(
         name="frame scaled down",
