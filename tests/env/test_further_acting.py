@@ -338,13 +338,6 @@ def test_a_wide_page_scrolls_sideways(visit: "Visit") -> None:
         visit.act("scroll [left]")
 
 
-def test_a_wait_lasts_until_the_page_has_changed(visit: "Visit") -> None:
-    visit.show("""<button onclick="setTimeout(() => { document.body.append('ready') }, 1500)">Go
-        </button>""")
-    visit.act("click [1]")
-    assert "ready" in [node.name for node in visit.act("wait").nodes]
-
-
 # ---- what elements support -------------------------------------------------------------------
 
 
