@@ -353,22 +353,13 @@ function optionsOf(el) {
     .map((option) => collapse(option.label || option.value)) : [];
 }
 
-// The browser lets presses and keys pass by an element that is inert, or inside such a one.
-const isInert = (el) => [el, ...framesAround(el)].some((each) =>
-  styleOf(each).interactivity === "inert" || isUnderModal(each));
-
 // Returns whether an element takes no presses: it or what is around it says so, or is inert.
-<<<<<<< HEAD
-const isDisabled = (el) =>
-  matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) || isInert(el);
-=======
-const isDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]")) ||
-  isInert(el);
+const isDisabled = (el) => saysDisabled(el) || isInert(el);
+const saysDisabled = (el) => matches(el, ":disabled") || Boolean(closest(el, "[aria-disabled=true]"));
 
 // Returns whether presses and keys pass by an element: it is `inert`, or in such a part or frame.
 const isInert = (el) => [el, ...framesAround(el)]
   .some((each) => styleOf(each).interactivity === "inert" || isUnderModal(each));
->>>>>>> reading
 
 // A modal dialog makes the rest of its document inert, also what it does not cover. Says whether
 // documents have one; begins anew with each look.

@@ -131,7 +131,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
         reads=("Step 2", "button Pay (disabled)", "button Next"),
         action="click [{id}]",
         target=("button", "Pay"),
-        outcome=Refused('button "Pay"'),
+        outcome=Refused("is in a part of the page that is inert now"),
     ),
     Kind(
         name="frame scaled down",
