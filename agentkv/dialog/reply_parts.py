@@ -107,8 +107,12 @@ class ReplyParts:
 
     def _read(self) -> Waits[None]:
         """Read a reply with thoughts and calls between marks."""
+        expected = {
+            "content": _Expected(list(self._marks("content"))),
+            "reasoning": _Expected(list(self._marks("reasoning"))),
+        }
         while True:
-            mark = yield from self._pass_text(list(self._marks()))
+            mark = yield from self._pass_text(expected[self._kind])
             if mark is None:
                 return
             if mark.form is None:
@@ -117,13 +121,13 @@ class ReplyParts:
             else:
                 yield from self._read_calls(mark, mark.form)
 
-    def _marks(self) -> Iterator[_Mark]:
-        """Yield the marks that may come next."""
+    def _marks(self, kind: Kind) -> Iterator[_Mark]:
+        """Yield the marks that end text of a kind."""
         for begin, end in self._thoughts:
             yield _Mark(end, opens="content")
-            if self._kind == "content":
+            if kind == "content":
                 yield _Mark(begin, opens="reasoning")
-        if self._kind == "content":
+        if kind == "content":
             for form in self._forms:
                 for text, place in form.marks(self._functions).items():
                     yield _Mark(text, place, form)
@@ -144,24 +148,21 @@ class ReplyParts:
         else:
             self._emit_text(found.end)
 
-    def _pass_text(self, marks: Sequence[_Mark]) -> Waits[_Mark | None]:
+    def _pass_text(self, marks: "_Expected") -> Waits[_Mark | None]:
         """Emit text up to the first mark; return the mark, or None at the end of the reply."""
-        by_text = {mark.text: mark for mark in reversed(marks)}
-        inner, of_line, of_start = (
-            _Marks([mark.text for mark in marks if mark.place == place])
-            for place in ("anywhere", "line", "start")
-        )
         text = self._text
         while True:
             at = self._at
-            ways = [inner.anywhere(text.text, at), of_line.of_line(text.text, at, self._at_line)]
-            if not self._has_begun:
-                ways.append(of_start.of_start(text.text, at))
+            ways = [marks.inner.anywhere(text.text, at)]
+            if marks.of_line:
+                ways.append(marks.of_line.of_line(text.text, at, self._at_line))
+            if marks.of_start and not self._has_begun:
+                ways.append(marks.of_start.of_start(text.text, at))
             end, _, mark = min(way.first for way in ways)
             sure = len(text.text) if text.has_ended else min(way.sure for way in ways)
             if end < sure:
                 self._emit_text(end)
-                return by_text[mark]
+                return marks.by_text[mark]
             self._emit_text(sure)
             if text.has_ended:
                 return None
@@ -171,6 +172,7 @@ class ReplyParts:
     def _read_messages(self) -> Waits[None]:
         """Read a reply in gpt-oss' messages."""
         text = self._text
+        ends = _Expected([_Mark(end) for end in harmony.ENDS])
         is_first = True
         while True:
             try:
@@ -185,7 +187,7 @@ class ReplyParts:
                 yield from self._read_message_to_function(header)
                 continue
             self._at, self._dropped = header.end, "\n"
-            mark = yield from self._pass_text([_Mark(end) for end in harmony.ENDS])
+            mark = yield from self._pass_text(ends)
             if mark is None:
                 return
             if mark.text != harmony.CHANNEL:
@@ -289,6 +291,19 @@ class _Marks:
         rest = text[start:].lstrip()
         may_grow = any(mark.startswith(rest) and mark != rest for mark in self._marks)
         return len(text) - len(rest) if may_grow else len(text)
+
+
+class _Expected:
+    """Marks that may end a stretch of text, by the places where they do."""
+
+    def __init__(self, marks: Sequence[_Mark]) -> None:
+        self.by_text = {mark.text: mark for mark in reversed(marks)}
+        of: dict[Place, list[str]] = {"anywhere": [], "line": [], "start": []}
+        for mark in marks:
+            of[mark.place].append(mark.text)
+        self.inner = _Marks(of["anywhere"])
+        self.of_line = _Marks(of["line"]) if of["line"] else None
+        self.of_start = _Marks(of["start"]) if of["start"] else None
 
 
 def _first(found: re.Match[str] | None) -> tuple[int, int, str]:
