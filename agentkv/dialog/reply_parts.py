@@ -107,8 +107,12 @@ class ReplyParts:
 
     def _read(self) -> Waits[None]:
         """Read a reply with thoughts and calls between marks."""
+        expected = {
+            "content": _Expected(list(self._marks("content"))),
+            "reasoning": _Expected(list(self._marks("reasoning"))),
+        }
         while True:
-            mark = yield from self._pass_text(list(self._marks()))
+            mark = yield from self._pass_text(expected[self._kind])
             if mark is None:
                 return
             if mark.form is None:
@@ -117,13 +121,13 @@ class ReplyParts:
             else:
                 yield from self._read_calls(mark, mark.form)
 
-    def _marks(self) -> Iterator[_Mark]:
-        """Yield the marks that may come next."""
+    def _marks(self, kind: Kind) -> Iterator[_Mark]:
+        """Yield the marks that end text of a kind."""
         for begin, end in self._thoughts:
             yield _Mark(end, opens="content")
-            if self._kind == "content":
+            if kind == "content":
                 yield _Mark(begin, opens="reasoning")
-        if self._kind == "content":
+        if kind == "content":
             for form in self._forms:
                 for text, place in form.marks(self._functions).items():
                     yield _Mark(text, place, form)
@@ -144,38 +148,31 @@ class ReplyParts:
         else:
             self._emit_text(found.end)
 
-    def _pass_text(self, marks: Sequence[_Mark]) -> Waits[_Mark | None]:
+    def _pass_text(self, marks: "_Expected") -> Waits[_Mark | None]:
         """Emit text up to the first mark; return the mark, or None at the end of the reply."""
-        by_text = {mark.text: mark for mark in reversed(marks)}
-        inner, of_line, of_start = (
-            [mark.text for mark in marks if mark.place == place]
-            for place in ("anywhere", "line", "start")
-        )
+        text = self._text
         while True:
-            rest = self._text.text[self._at :]
-            has_ended = self._text.has_ended
-            stretch = [_Stretch.of(rest, inner, None, has_ended=has_ended)]
-            if of_line:
-                lines = [
-                    found.end() for found in _LINE.finditer(rest) if found.start() or self._at_line
-                ]
-                stretch.append(_Stretch.of(rest, of_line, lines, has_ended=has_ended))
-            if of_start and not self._has_begun:
-                start = [len(rest) - len(rest.lstrip())]
-                stretch.append(_Stretch.of(rest, of_start, start, has_ended=has_ended))
-            end, _, mark = min(each.end for each in stretch)
-            sure = min(each.sure for each in stretch)
+            at = self._at
+            ways = [marks.inner.anywhere(text.text, at)]
+            if marks.of_line:
+                ways.append(marks.of_line.of_line(text.text, at, self._at_line))
+            if marks.of_start and not self._has_begun:
+                ways.append(marks.of_start.of_start(text.text, at))
+            end, _, mark = min(way.first for way in ways)
+            sure = len(text.text) if text.has_ended else min(way.sure for way in ways)
             if end < sure:
-                self._emit_text(self._at + end)
-                return by_text[mark]
-            self._emit_text(self._at + sure)
-            if has_ended:
+                self._emit_text(end)
+                return marks.by_text[mark]
+            self._emit_text(sure)
+            if text.has_ended:
                 return None
+            text.text, self._at = text.text[self._at :], 0
             yield
 
     def _read_messages(self) -> Waits[None]:
         """Read a reply in gpt-oss' messages."""
         text = self._text
+        ends = _Expected([_Mark(end) for end in harmony.ENDS])
         is_first = True
         while True:
             try:
@@ -190,7 +187,7 @@ class ReplyParts:
                 yield from self._read_message_to_function(header)
                 continue
             self._at, self._dropped = header.end, "\n"
-            mark = yield from self._pass_text([_Mark(end) for end in harmony.ENDS])
+            mark = yield from self._pass_text(ends)
             if mark is None:
                 return
             if mark.text != harmony.CHANNEL:
@@ -217,14 +214,14 @@ class ReplyParts:
     def _emit_calls(self, calls: Sequence[Call], end: int) -> None:
         """Return calls that end at `end`."""
         self._found += calls
-        self._move(end)
+        self._at = end
         self._space, self._dropped = "", _SPACE
         self._has_begun = self._at_line = True
 
     def _emit_text(self, end: int) -> None:
         """Return the text up to `end`."""
         text = self._text.text[self._at : end]
-        self._move(end)
+        self._at = end
         if self._dropped and text:
             text = text.lstrip(self._dropped)
             if text:
@@ -241,47 +238,73 @@ class ReplyParts:
             self._has_begun = True
         self._found.append(Part(self._kind, text))
 
-    def _move(self, end: int) -> None:
-        """Forget the text before `end`."""
-        self._text.text = self._text.text[end:]
-        self._at = 0
-
 
 _SPACE = " \t\r\n"
-_LINE = re.compile(r"(?:\A|(?<=\n))[^\S\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Text up to a mark."""
+class _Ahead:
+    """What a text shows of marks."""
 
-    end: tuple[int, int, str]
-    """Where the first mark stands, its length, negated, and the mark; the largest number and no
-    mark if there is none."""
+    first: tuple[int, int, str]
+    """Where the first mark stands, its length, negated, and the mark; a number beyond every text
+    and no mark if there is none."""
     sure: int
-    """Length of the text in which no mark can begin that is not there yet."""
+    """Where a mark may begin of which only a part is there; the text's length if there is none."""
 
-    @classmethod
-    def of(
-        cls, text: str, marks: Sequence[str], places: Sequence[int] | None, *, has_ended: bool
-    ) -> "_Stretch":
-        """Look for marks.
+
+class _Marks:
+    """Finds texts that end a stretch of text."""
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = marks
+        longest_first = "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
+        self._anywhere = re.compile(f"({longest_first or '(?!)'})")
+        self._after_space = re.compile(rf"\s*{self._anywhere.pattern}")
+        self._in_line = re.compile(rf"[^\S\n]*{self._anywhere.pattern}")
+        self._of_line = re.compile(rf"(?<=\n)[^\S\n]*{self._anywhere.pattern}")
+        self._longest = max(map(len, marks), default=0)
+
+    def anywhere(self, text: str, at: int) -> _Ahead:
+        """Look for marks from `at` on."""
+        tail = text[max(at, len(text) - self._longest) :]
+        held = max((overlap(tail, mark) for mark in self._marks), default=0)
+        return _Ahead(_first(self._anywhere.search(text, at)), len(text) - held)
+
+    def of_line(self, text: str, at: int, at_line: bool) -> _Ahead:
+        """Look for marks at the beginning of a line.
 
         Args:
-            places: where they may stand; None: anywhere.
-            has_ended: no more text comes.
+            at_line: only white space stands before `at`, on the same line.
         """
-        sure = len(text)
-        if places is None:
-            found = [(text.find(mark), mark) for mark in marks]
-            if not has_ended:
-                sure -= max((overlap(text, mark) for mark in marks), default=0)
-        else:
-            found = [(at, mark) for at in places for mark in marks if text.startswith(mark, at)]
-            last = text[places[-1] :] if places else ""
-            may_grow = any(mark.startswith(last) and mark != last for mark in marks)
-            if last and may_grow and not has_ended:
-                sure -= len(last)
-        ends = ((at, -len(mark), mark) for at, mark in found if at >= 0)
-        none = (sys.maxsize, 0, "")
-        return cls(min(ends, default=none), sure)
+        found = self._in_line.match(text, at) if at_line else None
+        line = text.rfind("\n", at) + 1
+        start = line or (at if at_line else len(text))
+        return _Ahead(_first(found or self._of_line.search(text, at)), self._held(text, start))
+
+    def of_start(self, text: str, at: int) -> _Ahead:
+        """Look for marks at `at`, after white space."""
+        return _Ahead(_first(self._after_space.match(text, at)), self._held(text, at))
+
+    def _held(self, text: str, start: int) -> int:
+        """Return where text after `start` and white space begins if it may grow to a mark."""
+        rest = text[start:].lstrip()
+        may_grow = any(mark.startswith(rest) and mark != rest for mark in self._marks)
+        return len(text) - len(rest) if may_grow else len(text)
+
+
+class _Expected:
+    """Marks that may end a stretch of text, by the places where they do."""
+
+    def __init__(self, marks: Sequence[_Mark]) -> None:
+        self.by_text = {mark.text: mark for mark in reversed(marks)}
+        of: dict[Place, list[str]] = {"anywhere": [], "line": [], "start": []}
+        for mark in marks:
+            of[mark.place].append(mark.text)
+        self.inner = _Marks(of["anywhere"])
+        self.of_line = _Marks(of["line"]) if of["line"] else None
+        self.of_start = _Marks(of["start"]) if of["start"] else None
+
+
+def _first(found: re.Match[str] | None) -> tuple[int, int, str]:
+    return (sys.maxsize, 0, "") if found is None else (found.start(1), -len(found[1]), found[1])

@@ -86,6 +86,7 @@ class BareForm:
         else:
             call, at = yield from _read_line(text, at, functions)
             calls = [] if call is None else [call]
+        at = yield from skip_mark(text, at, ";")
         return Found(calls, (yield from skip_mark(text, at, _END_CODE if code else FENCE)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Functions, call_with, find_function
 from agentkv.dialog.call_forms.form import Found
-from agentkv.dialog.call_forms.values import read_object
+from agentkv.dialog.call_forms.values import read_value
 
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL)
@@ -57,13 +57,13 @@ def read_call(text: ArrivingText, header: Header, functions: Functions) -> Waits
     """Read a message that calls a function, with what ends it.
 
     Raises:
-        Malformed: its text is no object.
+        Malformed: its text is no JSON.
     """
     function = find_function(header.recipient, functions)
     at = yield from text.skip_space(header.end)
-    arguments: dict[str, Any] = {}
+    arguments: Any = None
     if not (yield from text.starts(ENDS, at)) and not text.is_finished(at):
-        arguments, at = yield from read_object(text, at)
+        arguments, at = yield from read_value(text, at)
         at = yield from text.skip_space(at)
         if not (yield from text.starts(ENDS, at)) and (yield from text.char(at)):
             raise Malformed(at)

@@ -13,7 +13,7 @@ from typing import Any
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Call, Functions, call_with, find_function
 from agentkv.dialog.call_forms.form import Found, Place, read_calls, skip_mark
-from agentkv.dialog.call_forms.values import read_object
+from agentkv.dialog.call_forms.values import read_value
 
 _BEGIN, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _NAME = re.compile(r"[^\s\[{]*")
@@ -55,9 +55,9 @@ class MistralForm:
                 at = yield from text.skip_space((yield from text.skip(_NAME, at)))
             if mark := (yield from text.starts((_ARGUMENTS,), at)):
                 at = yield from text.skip_space(at + len(mark))
-            arguments: dict[str, Any] = {}
-            if (yield from text.char(at)) == "{":
-                arguments, at = yield from read_object(text, at)
+            arguments: Any = None
+            if (yield from text.starts(("{", '"', "null") if mark else ("{",), at)):
+                arguments, at = yield from read_value(text, at)
             elif not (yield from text.starts((_BEGIN,), at)) and not text.is_finished(at):
                 if calls:
                     return Found(calls, end)

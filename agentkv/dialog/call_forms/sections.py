@@ -20,7 +20,7 @@ from typing import Any
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Call, Functions, call_with, find_function
 from agentkv.dialog.call_forms.form import FENCE, Found, Place, read_calls, skip_fence, skip_mark
-from agentkv.dialog.call_forms.values import read_object
+from agentkv.dialog.call_forms.values import read_value
 
 _NAME = re.compile(r"[^\s`{<]*")
 
@@ -80,9 +80,9 @@ class SectionForm:
                 name = text.text[start:at]
         at = yield from text.skip_space(at)
         at = yield from skip_fence(text, at)
-        arguments: dict[str, Any] = {}
+        arguments: Any = None
         if not (yield from text.starts((FENCE, self.end_call), at)):
-            arguments, at = yield from read_object(text, at)
+            arguments, at = yield from read_value(text, at)
         at = yield from skip_mark(text, at, FENCE)
         call = call_with(find_function(name, functions), arguments)
         return Found([] if call is None else [call], at)

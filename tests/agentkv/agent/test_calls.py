@@ -222,6 +222,11 @@ REPLIES: dict[str, tuple[str, str, list[Any]]] = {
         'So:[TOOL_CALLS]look{"at": "[TOOL_CALLS]"}[TOOL_CALLS]now[ARGS][TOOL_CALLS]now',
         ["So:", ("look", {"at": "[TOOL_CALLS]"}), NOW, NOW],
     ),
+    "arguments in a string, or null": (
+        "mistral",
+        '[TOOL_CALLS]look[ARGS]"{\\"at\\": \\"Rome\\"}"[TOOL_CALLS]now[ARGS]null null',
+        [ROME, NOW, "null"],
+    ),
     "a list with ids, then text that looks like a list": (
         "mistral",
         '[TOOL_CALLS] [{"name": "look", "arguments": {"at": "Rome"}, "id": "a1b2c3d4e"}]\n\n'
@@ -245,6 +250,12 @@ REPLIES: dict[str, tuple[str, str, list[Any]]] = {
         "llama",
         "[look(at=\"Rome\", all=[{'a': None}, -1.5e3,]), get-in.touch()]\nWell.",
         [("look", {"at": "Rome", "all": [{"a": None}, -1500.0]}), ("get-in.touch", {}), "Well."],
+    ),
+    "objects that end with semicolons": (
+        "llama",
+        '{"name": "now", "parameters": {}};\n{"function": "look", "parameters": '
+        '{"at": "Rome"}}; ok',
+        [NOW, ROME, "ok"],
     ),
     "Python between tokens": (
         "llama",
@@ -286,6 +297,11 @@ REPLIES: dict[str, tuple[str, str, list[Any]]] = {
         "gpt-oss",
         '<|channel|>commentary to=look<|message|>{"at": "<|call|>\n"}<|end|>',
         [("look", {"at": "<|call|>\n"})],
+    ),
+    "null, and no message": (
+        "gpt-oss",
+        "<|channel|>commentary to=functions.now<|message|>null<|call|><|start|>assistant",
+        [NOW],
     ),
     "a message to another tool is a thought": (
         "gpt-oss",
