@@ -25,7 +25,7 @@ def is_formatted(text: str, held: str, *, before: str = "") -> bool:
     """Return whether `held` is `text` in another form, such as `(555) 123-4567` for `5551234567`.
 
     A field may change case and punctuation, put words around a text or units around a number, and
-    write a number with separators and decimals. It may not leave a part out.
+    write a number with separators, decimals or leading zeros. It may not leave a part out.
 
     Args:
         text: what was typed.
@@ -40,6 +40,8 @@ def is_formatted(text: str, held: str, *, before: str = "") -> bool:
         return False
     if letters == others:
         return letters.isdigit() or not _is_dropped(text, held)
+    if _parts(text) == _parts(held):
+        return True
     if letters.isdigit() and len(letters) >= MIN_TELEPHONE:
         return others.endswith(letters) and len(others) <= len(letters) + MAX_PREFIX
     return _is_within(text, held, before)
@@ -67,13 +69,24 @@ def _letters(text: str) -> str:
 
 
 def _without_words(text: str) -> str:
-    """Return a number without unit, currency and spaces."""
-    return "".join(each for each in text if not each.isalpha() and each not in "$€£¥₹%")
+    """Return a number without unit and currency."""
+    return "".join(each for each in text if not each.isalpha() and not _is_unit(each))
+
+
+def _is_unit(character: str) -> bool:
+    return character == "%" or unicodedata.category(character) == "Sc"  # $, €, ₩ ...
+
+
+def _parts(text: str) -> list[str]:
+    """Return the words and numbers of a text, without leading zeros: 03/04 is 3/4."""
+    normal = unicodedata.normalize("NFKC", text).casefold()
+    return [each.lstrip("0") or "0" for each in re.findall(r"\d+|[^\W\d_]+", normal)]
 
 
 def _numbers(text: str) -> set[Decimal]:
     """Return the numbers that a text may be; `1.500` is two, in different countries."""
-    text = "".join(text.replace("\N{MINUS SIGN}", "-").split()).replace("'", "").strip("$€£¥₹%")
+    text = "".join(text.replace("\N{MINUS SIGN}", "-").split()).replace("'", "")
+    text = "".join(each for each in text if not _is_unit(each))
     match = _NUMBER.fullmatch(text) if text.isascii() else None
     if not match or len(text) > MAX_DIGITS:
         return set()

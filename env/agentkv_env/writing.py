@@ -16,6 +16,8 @@ MAX_KEYS = 300
 """Characters that are typed key by key, at some 3 ms each, when inserting them was in vain."""
 TAKING_BACK_MS = 150
 """Milliseconds until a page that has taken a text back once may have done so again."""
+MAX_DRAWN = 20
+"""Lines that every editor draws; of a longer text, some draw only the lines around the cursor."""
 MAX_SHOWN = 80
 """Characters of a field's text in a message."""
 MAX_WORDS = 20
@@ -103,8 +105,10 @@ def _judge(state: dict[str, Any] | None, place: Place, writing: Writing) -> str 
         return "" if _gained(writing, held) else None
     before = "" if is_part else writing.before.get("text", "")
     is_there = is_formatted(writing.whole, held, before=before)
-    if not is_there and (is_part or not writing.text):
-        is_there = has_same_letters(writing.whole, held)
+    if not is_there and (is_part or not writing.text or place["editable"]):
+        is_there = has_same_letters(writing.whole, held)  # an editor turns `**so**` into a bold so
+    if not is_there and place["editable"] and writing.text.count("\n") > MAX_DRAWN:
+        is_there = _gained(writing, held)
     took = not is_there and _is_taken(state, writing)
     if not is_there and not took:
         return None

@@ -160,6 +160,22 @@ def test_an_editor_of_code_that_shows_other_text_fails_the_action(visit: "Visit"
         visit.act("type [{f}] [a()\nb()] [0]", f="Code")
 
 
+def test_an_editor_that_formats_or_draws_a_part_of_a_long_text_holds_it(visit: "Visit") -> None:
+    visit.show("""<div contenteditable aria-label=F></div><script>
+        const e = document.querySelector("div"); e.oninput = () => {
+          const bold = /\\*\\*(\\w+)\\*\\*/.exec(e.textContent);
+          if (bold) e.innerHTML = `<b>${bold[1]}</b>`;
+          const lines = e.innerText.split("\\n");
+          const drawn = lines.slice(-9).map((each) => `${each}<br>`).join("");
+          if (lines.length > 22) e.innerHTML = drawn;
+          getSelection().selectAllChildren(e); getSelection().collapseToEnd();
+        };</script>""")
+    page = visit.act("type [{f}] [**otter**] [0]", f="F")
+    assert page.notices == ('textbox "F" holds "otter" now',)
+    visit.act(f"type [{{f}}] [{'moss<br>' * 23}last] [0]".replace("<br>", "\n"), f="F")
+    assert "last" in visit.session.page.locator("div").inner_text()
+
+
 # ---- lists
 
 
