@@ -148,6 +148,16 @@ def test_a_message_that_came_and_went_is_told(visit: "Visit") -> None:
     assert visit.session.observe().notices == ()
 
 
+def test_a_message_is_told_however_long_ago_the_page_was_read(visit: "Visit") -> None:
+    toast = "<div role=status>Saved to drafts</div>"
+    visit.show(BUTTON % f"out.innerHTML = '{toast}'; setTimeout(() => out.replaceChildren(), 900)")
+    whole = {"x": 0, "y": 0}
+    visit.session._tabs.current.script.call("walk", 2, None, whole, None, 0)  # its time is over
+    visit.session.page.focus("button")
+    visit.session.act(parse("press [Enter]", strict=False))
+    assert visit.session.observe().notices == ("shown for a moment: Saved to drafts",)
+
+
 def test_a_message_that_stays_is_read_where_it_is(visit: "Visit") -> None:
     toast = "<div role=status>Saved to drafts</div>"
     visit.show(BUTTON % f"out.innerHTML = '{toast}'; setTimeout(() => out.replaceChildren(), 4000)")

@@ -19,6 +19,13 @@ const styleOf = (el) => (viewOf(documentOf(el)) || window).getComputedStyle(el);
 let deadline = Infinity;
 const isOverdue = () => performance.now() > deadline;
 
+// Returns what `read` does, which has `ms` milliseconds, whatever is left to others.
+function within(ms, read) {
+  const before = deadline;
+  deadline = performance.now() + ms;
+  try { return read(); } finally { deadline = before; }
+}
+
 function intersect(rect, clip) {
   const x = Math.max(rect.x, clip.x), y = Math.max(rect.y, clip.y);
   const right = Math.min(rect.x + rect.width, clip.x + clip.width);

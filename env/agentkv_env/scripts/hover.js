@@ -130,16 +130,15 @@ function clipAround(el) {
 let revealed = new Map(), selfRevealed = new WeakSet();
 
 function findRevealed() {
-  const before = deadline;
-  deadline = Math.min(deadline, performance.now() + REVEALS_MS);
   revealed = new Map();
   selfRevealed = new WeakSet();
-  for (const doc of documentsOf(document)) revealByStyle(doc);
-  for (const el of queryAllInDocument(document, "*")) {
-    if (isOverdue()) break;
-    if (hoverListeners.has(el)) revealByListener(el);
-  }
-  deadline = before;
+  within(Math.min(REVEALS_MS, deadline - performance.now()), () => {
+    for (const doc of documentsOf(document)) revealByStyle(doc);
+    for (const el of queryAllInDocument(document, "*")) {
+      if (isOverdue()) break;
+      if (hoverListeners.has(el)) revealByListener(el);
+    }
+  });
 }
 
 function revealByStyle(doc) {

@@ -14,6 +14,7 @@ const MIN_FLASH_MS = 400; // what is replaced sooner was never meant to be read
 const MAX_FLASHES = 3;
 const MAX_FLASH = 100; // characters of one
 const MAX_TOOLTIP = 300;
+const SHORT_MS = 100; // for reading one text
 const MAX_ADDED = 50; // elements looked at in one action
 
 const changedAt = new WeakMap(); // node -> when it changed between actions
@@ -37,7 +38,7 @@ function note(records) {
     if (!changes.length || now - changes.at(-1) > APART_MS) changes = [...changes.slice(-2), now];
     for (const node of addedNodes) {
       if (nodeTypeOf(node) !== 1 || added.size >= MAX_ADDED || !isNotice(node)) continue;
-      const text = textOf(node).slice(0, MAX_FLASH);
+      const text = within(SHORT_MS, () => textOf(node)).slice(0, MAX_FLASH);
       if (/\p{L}/u.test(text) && !/(\.\.\.|…)$/.test(text)) added.set(node, [text, now]);
     }
     for (const node of removedNodes) {
@@ -126,7 +127,8 @@ const isLoading = () =>
     !Number.isFinite(effect.getComputedTiming().endTime) && isInWindow(effect.target) &&
     !/\S/.test(textContentOf(effect.target))); // a spinner or a skeleton
 const isInWindow = (el) => isSeen(boxOf(el), { x: 0, y: 0, width: innerWidth, height: innerHeight });
-const isUnfinished = () => isLoading() || !bodyOf(document) || !textOf(bodyOf(document));
+const isUnfinished = () =>
+  isLoading() || !bodyOf(document) || !within(SHORT_MS, () => textOf(bodyOf(document)));
 
 // Returns the milliseconds until the end of each movement of text that ends within `mostMs`.
 function movesEnding(mostMs) {
@@ -167,7 +169,7 @@ function takeFlashes() {
 // Returns nothing; notes the tooltip that the browser itself draws for element `id` under the mouse.
 function noteTooltip(id) {
   let node = find(id);
-  const name = node ? nameOf(node, roleOf(node, styleOf(node))) : "";
+  const name = node ? within(SHORT_MS, () => nameOf(node, roleOf(node, styleOf(node)))) : "";
   while (node && !(nodeTypeOf(node) === 1 && tooltipOf(node))) node = parentOf(node);
   const text = node ? collapse(tooltipOf(node), MAX_TOOLTIP) : "";
   if (text && !name.includes(text)) flashes.push(text);
