@@ -145,8 +145,13 @@ class PageScript:
         # The frame is new or shows a new document.
         params = {"frameId": frame, "worldName": WORLD}
         world = int(self._send("Page.createIsolatedWorld", params)["executionContextId"])
-        self._worlds[frame] = world
-        return self.evaluate(f"{_source(self._channel)}\n{expression}", world).get("value")
+        try:
+            value = self.evaluate(f"{_source(self._channel)}\n{expression}", world).get("value")
+        except Error:
+            self._worlds[frame] = world  # the function threw, but our script is there
+            raise
+        self._worlds[frame] = world  # not if a dialog of the page ended the call
+        return value
 
     @property
     def timers(self) -> str:

@@ -216,11 +216,11 @@ function revealByListener(el) {
     reveal(row && row !== part && isInside(row, el) ? row : el, part);
   }
   if (parts.length || revealed.has(el)) return;
-  if (popsUp || (!isControl && isBox(el))) revealed.set(el, []);
+  if (popsUp || (!isControl && isOwnBox(el))) revealed.set(el, []);
 }
 
 // Returns whether an element is a part of the page without buttons: no popup, and not most of the page.
-const isBox = (el) => !aroundListeners.has(el) && !/fixed|absolute/.test(styleOf(el).position) &&
+const isOwnBox = (el) => !aroundListeners.has(el) && !/fixed|absolute/.test(styleOf(el).position) &&
   2 * boxOf(el).width * boxOf(el).height < innerWidth * innerHeight;
 
 // Returns whether a hidden list has a button beside it that opens it.

@@ -122,11 +122,11 @@ const BUSY = "[aria-busy=true],[role=progressbar]:not([aria-valuenow]),progress:
 
 // Returns whether a part of the document that can be seen says that it is loading.
 const isLoading = () =>
-  [...queryAllInDocument(document, BUSY)].some((el) => isVisible(el) && isInWindow(el)) ||
+  [...queryAllInDocument(document, BUSY)].some((el) => isVisible(el) && isOnScreen(el)) ||
   animationsOf(document).some(({ playState, effect }) => playState === "running" && effect?.target &&
-    !Number.isFinite(effect.getComputedTiming().endTime) && isInWindow(effect.target) &&
+    !Number.isFinite(effect.getComputedTiming().endTime) && isOnScreen(effect.target) &&
     !/\S/.test(textContentOf(effect.target))); // a spinner or a skeleton
-const isInWindow = (el) => isSeen(boxOf(el), { x: 0, y: 0, width: innerWidth, height: innerHeight });
+const isOnScreen = (el) => isSeen(boxOf(el), { x: 0, y: 0, width: innerWidth, height: innerHeight });
 const isUnfinished = () =>
   isLoading() || !bodyOf(document) || !within(SHORT_MS, () => textOf(bodyOf(document)));
 
