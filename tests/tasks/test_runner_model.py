@@ -169,7 +169,14 @@ def test_a_worker_launches_another_browser_after_many_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(episode_runner, "EPISODES_PER_BROWSER", 2)
-    settings = read_settings(tasks=str(SMALL), model="stop", limit=3, out=tmp_path, ocr=False)
+    settings = read_settings(
+        tasks=str(SMALL),
+        model="stop",
+        policies=("full", "window"),
+        limit=3,
+        out=tmp_path,
+        ocr=False,
+    )
     plan = prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
 
     others = set(browsers_of(os.getpid()))

@@ -16,6 +16,7 @@ from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.conftest import SIZES, make
 from tests.agentkv.cache.policies_under_test import CASES
+from tests.sampling import sampled
 
 LONG = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
@@ -128,7 +129,7 @@ def test_a_page_has_the_logits_of_transformers_forward(name, dtype, padded, toke
 
 
 @pytest.mark.parametrize("stored", [None, "float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, every=2))
 def test_so_they_are_under_every_policy_in_every_dtype_of_entries(name, stored, tokens):
     case, model = CASES[name], make("llama")
     own = ordinary(model)

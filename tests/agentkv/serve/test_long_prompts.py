@@ -10,8 +10,8 @@ from tests.agentkv.serve.conftest import CHATML, Served, serving
 from tests.agentkv.serve.test_requests import GOOD, send, text_of
 
 SLOW = (
-    "{% for m in messages if m.content == 'slow' %}{% for i in range(2500) %}"
-    "{% for j in range(2500) %}{% if j < 0 %}x{% endif %}{% endfor %}{% endfor %}{% endfor %}"
+    "{% for m in messages if m.content == 'slow' %}{% for i in range(900) %}"
+    "{% for j in range(900) %}{% if j < 0 %}x{% endif %}{% endfor %}{% endfor %}{% endfor %}"
 )
 """Takes a template a while and renders nothing."""
 LONG = {**GOOD, "messages": [{"role": "user", "content": "one of many words, " * 50_000}]}
