@@ -136,7 +136,8 @@ def _drag(tab: Tab, id: int, action: Action, *, strict: bool) -> None:
         mouse.move(end["x"], end["y"], steps=DRAG_STEPS)
         tab.script.call("nextFrame")
     except DialogOpened:
-        raise  # the page takes no release now
+        tab.holds_mouse = True  # the page takes no release now
+        raise
     except BaseException:
         mouse.up()
         raise

@@ -70,7 +70,10 @@ def type_text(
         check = _replace(tab, id, value, shown, place)
     if not action.enter:
         return check
-    notice = check(True) if check else ""
+    notice = ""
+    if check:
+        notice = check(True)
+        tab.begin_action(id, again=True)  # the check may have waited for its end
     with LAST_STEP:
         tab.page.keyboard.press("Enter")
     return lambda _: notice
@@ -93,7 +96,8 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
     if place["type"] in FORMATS:
         return _set_whole(tab, id, value.strip(), shown, place)
     if place["role"] == "slider":
-        return _done(keyed.move_slider(tab, id, value, place))
+        keyed.move_slider(tab, id, value, place)
+        return partial(keyed.check_slider, tab, id, value, place)
     _require_number(place, id, value, shown)
     pieces = None
     if place["room"] is not None and _length(value) > place["room"]:
@@ -102,7 +106,8 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
             raise _too_long(tab, place, id, _length(value), shown)
     tab.page.mouse.click(place["x"], place["y"])
     if pieces is not None:
-        return _done(keyed.type_into_boxes(tab, id, pieces, place, secret=shown))
+        keyed.type_into_boxes(tab, id, pieces, place, secret=shown)
+        return partial(keyed.check_boxes, tab, id, pieces, place, secret=shown)
     if place["segment"]:
         return _done(keyed.type_into_segments(tab, id, value, place))
     before = tab.script.ask_on(id, "held", words_of(value), False)

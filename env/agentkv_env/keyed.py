@@ -73,7 +73,19 @@ def type_into_boxes(
         else:
             tab.script.ask_on(id, "enterPart", number)
             tab.page.keyboard.type(piece)
-    state = tab.script.ask_on(id, "sequence", True)
+    return check_boxes(tab, id, pieces, place, True, secret=secret)
+
+
+def check_boxes(
+    tab: Tab, id: int, pieces: Sequence[str], place: Place, reacts: bool, *, secret: str = ""
+) -> str:
+    """Return a notice if the boxes hold `pieces` in another form; empty if they hold them unchanged
+    or are gone. With `reacts`, the page gets a frame first.
+
+    Raises:
+        ActionFailed: they hold something else.
+    """
+    state = tab.script.ask_on(id, "sequence", reacts)
     if state is None:
         return ""  # a page often goes on by itself after the last character
     held = [part["text"] for part in state["parts"]][: len(pieces)]
@@ -216,6 +228,22 @@ def move_slider(tab: Tab, id: int, text: str, place: Place) -> str:
     raise ActionFailed(
         f"{describe(place, id)} shows {_shown_in(state)} now and does not go to {wanted:g} by "
         f"keys; it takes a number{_range(state)}; type a nearer one, or drag [{id}]"
+    )
+
+
+def check_slider(tab: Tab, id: int, text: str, place: Place, reacts: bool) -> str:
+    """Check that a slider still shows the number that it was moved to; return no notice. With
+    `reacts`, the page gets a frame first.
+
+    Raises:
+        ActionFailed: the page has moved it since.
+    """
+    state, wanted = tab.script.ask_on(id, "slider", reacts), to_number(text)
+    if state is None or wanted is None or _is_at(state, wanted):
+        return ""
+    raise ActionFailed(
+        f"{describe(place, id)} shows {_shown_in(state)} now: the page has moved it back from "
+        f"{wanted:g}; it takes a number{_range(state)}"
     )
 
 

@@ -504,6 +504,10 @@ class Session:
                         is_done = True
                     if self._dialogs.is_open:
                         return
+                    if tab.holds_mouse:
+                        tab.holds_mouse = False
+                        with LAST_STEP:
+                            tab.page.mouse.up()
                     self._tabs.current.wait_idle()
                     self._tabs.follow_popup(tab)
                     if watches:

@@ -95,6 +95,8 @@ class Tab:
         self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
+        self.holds_mouse = False
+        """True if a dialog kept an action from releasing the mouse."""
         self._crashed = False
         self._watched_element: int | None = None  # that the last action was on
         self._awaits_reload = False  # True while an empty document replaces the held one

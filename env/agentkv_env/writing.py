@@ -61,8 +61,10 @@ def arrived(tab: Tab, id: int, place: Place, writing: Writing, reacts: bool) -> 
         if pieces is not None:
             return keyed.type_into_boxes(tab, id, pieces, place, secret=writing.shown)
         if writing.by_keys is not None and _restore(tab, state, place, writing):
+            tab.begin_action(id, again=True)  # what these keys cause is the action's effect, too
             writing.by_keys()
             tab.page.wait_for_timeout(TAKING_BACK_MS)
+            tab.wait_late()
             state = tab.script.ask_on(id, "held", words_of(writing.text), True)
             notice = _judge(state, place, writing)
     if notice is None:

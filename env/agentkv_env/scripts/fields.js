@@ -77,8 +77,12 @@ const hidesValue = (el) => el.type === "password" || secretFields.has(el);
 // A page that draws a field anew after every change replaces the element.
 function successorOf(id) {
   if (aim.id !== id || !aim.document || !viewOf(aim.document)) return null;
+  const isIt = (el) => el && takesKeys(el) && nameOf(el, roleOf(el, styleOf(el))) === aim.name;
   const el = hitTest(aim.document, ...aim.point);
-  return el && takesKeys(el) && nameOf(el, roleOf(el, styleOf(el))) === aim.name ? el : null;
+  if (isIt(el)) return el;
+  const alike = aim.name
+    ? [...queryAllInDocument(aim.document, "input,textarea,[contenteditable]")].filter(isIt) : [];
+  return alike.length === 1 ? alike[0] : null; // it may have moved
 }
 
 const MAX_AROUND = 5000; // characters of the text around a field
@@ -181,8 +185,9 @@ const isBox = (el) => el.maxLength > 0 && el.maxLength <= MAX_BOX && rectsOf(el)
 function following(el, selector, belongs) {
   let found = [el];
   for (let node = parentOf(el), level = 0; node && level < ROW_LEVELS; node = parentOf(node), level++) {
-    if (nodeTypeOf(node) !== 1) continue;
-    const all = [...queryAllIn(node, selector)], first = all.indexOf(el);
+    if (isDocument(node)) break;
+    const all = [...(nodeTypeOf(node) === 1 ? queryAllIn(node, selector)
+      : node.querySelectorAll(selector))], first = all.indexOf(el);
     if (first < 0) continue;
     let end = first + 1;
     while (end < all.length && belongs(all[end - 1], all[end])) end++;

@@ -133,7 +133,7 @@ function findRevealed() {
   revealed = new Map();
   selfRevealed = new WeakSet();
   within(Math.min(REVEALS_MS, deadline - performance.now()), () => {
-    for (const doc of documentsOf(document)) revealByStyle(doc);
+    for (const doc of documentsOf(document)) rootsIn(doc).forEach(revealByStyle);
     for (const el of queryAllInDocument(document, "*")) {
       if (isOverdue()) break;
       if (hoverListeners.has(el)) revealByListener(el);
@@ -141,11 +141,24 @@ function findRevealed() {
   });
 }
 
+// Returns a document or shadow root with all shadow roots in it.
+function rootsIn(root, found = []) {
+  found.push(root);
+  for (const el of allIn(root, "*")) {
+    if (isOverdue()) break;
+    if (shadowOf(el)) rootsIn(shadowOf(el), found);
+  }
+  return found;
+}
+// A page can give its document another function of that name, but no shadow root.
+const allIn = (root, selector) =>
+  isDocument(root) ? queryAllInDocument(root, selector) : root.querySelectorAll(selector);
+
 function revealByStyle(doc) {
   const parts = new Map(); // hidden element -> [what the mouse must be over, reasons that are left]
   for (const [shown, hovered, ended] of revealingRules(doc)) {
     let found = [];
-    try { found = queryAllInDocument(doc, shown); } catch { continue; } // no selector of this browser
+    try { found = allIn(doc, shown); } catch { continue; } // no selector of this browser
     for (const part of found) {
       if (isOverdue() || parts.size > MAX_HIDDEN) break;
       if (!parts.has(part)) parts.set(part, [null, reasonsFor(part)]);

@@ -71,11 +71,12 @@ function documentsOf(doc, found = []) {
 }
 
 function watch() {
-  for (const doc of documentsOf(document)) {
-    if (observed.has(doc)) continue;
-    observed.add(doc);
-    observer.observe(doc, WATCHED);
-  }
+  documentsOf(document).forEach(watchIn);
+}
+function watchIn(root) {
+  if (observed.has(root)) return;
+  observed.add(root);
+  observer.observe(root, WATCHED);
 }
 
 // Says something to timers.js in each document; returns the first of the times that it answers, or 0.

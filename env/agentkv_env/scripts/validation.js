@@ -16,8 +16,9 @@ function watchValidation(root) {
   };
   root.addEventListener("click", press, true);
   root.addEventListener("keydown", press, true);
+  // An event in a shadow root has no target any more once it was dispatched.
   root.addEventListener("invalid", (event) => {
-    if (isPressed && unsent.length < MAX_NODES) unsent.push(event);
+    if (isPressed && unsent.length < MAX_NODES) unsent.push([event, event.target]);
   }, true);
 }
 
@@ -25,9 +26,9 @@ function watchValidation(root) {
 // call, and whether they are hidden. The browser focuses the first that can be; a page that checks
 // its fields itself does not, or cancels the event and shows messages of its own.
 function takeUnsent() {
-  const events = unsent.filter((event) => !event.defaultPrevented);
+  const events = unsent.filter(([event]) => !event.defaultPrevented);
   unsent = [];
-  const fields = [...new Set(events.map((event) => event.target))].filter((el) =>
+  const fields = [...new Set(events.map(([, target]) => target))].filter((el) =>
     isConnected(el) && matches(el, ":invalid"));
   const shown = fields.filter((el) => rectsOf(el).length);
   if (shown.length && !shown.some((el) => deepActive(el) === el)) return [];

@@ -165,7 +165,10 @@ function walk(firstId, expected, at, view, mostMs) {
 
   // `box` is null where nothing is seen of the element itself.
   function children(el, s, style, box) {
-    if (shadowOf(el)) watchValidation(shadowOf(el));
+    if (shadowOf(el)) {
+      watchValidation(shadowOf(el));
+      watchIn(shadowOf(el));
+    }
     // Lines of code have their numbers, prompts and language there.
     const isDrawn = box && style.whiteSpace !== "pre";
     if (isDrawn && style.display === "list-item") drawn(markerOf(el, style), el, box);
@@ -394,7 +397,8 @@ function walk(firstId, expected, at, view, mostMs) {
     children(el, s, style, isBoxSeen ? box : null);
     if (!inline) endLine();
     // The box of an inline element may be empty although its content is not.
-    if (isBoxSeen || (tag.includes("-") && !(box?.width && box.height))) {
+    const isFlat = !(box?.width && box.height);
+    if (isBoxSeen || (isFlat && (tag.includes("-") || (box && !childElementsOf(el).length)))) {
       suspect(el, tag, numRead === before);
     }
   }
