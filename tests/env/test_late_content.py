@@ -88,11 +88,11 @@ def test_timers_of_a_page_that_loads_are_waited_for_only_if_it_is_not_finished(
     bone = "<style>@keyframes k { to { opacity: 0.5 } }</style><div style='height:20px; "
     bone += "animation: k 1s infinite'></div>"
     late = (
-        "<p>%s</p><script>setTimeout(() => { document.body.innerHTML = 'came late' }, 300)</script>"
+        "<p>%s</p><script>setTimeout(() => { document.body.innerHTML = 'came late' }, %d)</script>"
     )
     for unfinished in (bone, "<div aria-busy=true>Loading</div>", "<progress></progress>", ""):
-        assert texts(visit.show(unfinished + late % "")) == ["came late"]
-    page = visit.show(late % "Here")
+        assert texts(visit.show(unfinished + late % ("", 300))) == ["came late"]
+    page = visit.show(late % ("Here", 1400))
     assert texts(page) == ["Here"] and not page.may_change
 
 
