@@ -1,4 +1,4 @@
-"""What to try when an episode ended before the agent stopped."""
+"""Advice for episodes that ended before the agent stopped."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,1 +1,1 @@
-"""How models write calls of functions: a module for each form, and what they share."""
+"""Forms in which models write calls of functions, a module each, and their shared parts."""

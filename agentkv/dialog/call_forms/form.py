@@ -1,4 +1,4 @@
-"""What every form of calls offers to the reader of a reply."""
+"""The protocol between a form of calls and the reader of a reply."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
