@@ -103,9 +103,21 @@ def test_a_text_without_end_is_read_in_between_and_may_be_waited_for(visit: "Vis
     assert page.may_change
 
 
-def test_a_page_that_draws_frame_after_frame_may_be_waited_for(visit: "Visit") -> None:
-    visit.show(BUTTON % "const f = () => { out.append('.'); requestAnimationFrame(f) }; f()")
+@pytest.mark.parametrize("frame_ms", [0, 120])
+def test_a_page_that_draws_frame_after_frame_may_be_waited_for(
+    visit: "Visit", frame_ms: int
+) -> None:
+    busy = f"const at = performance.now(); while (performance.now() < at + {frame_ms});"
+    draw = f"const f = () => {{ out.append('.'); {busy} requestAnimationFrame(f) }}; f()"
+    visit.show(BUTTON % draw)
     assert visit.act("click [{go}]", go="Go").may_change
+    assert visit.act("wait").may_change
+    visit.show(
+        f"<p id=out></p><p id=done></p><script>{draw}</script>"
+        "<button onclick='done.append(1)'>Go</button>"
+    )
+    visit.session.page.wait_for_function("performance.now() > 1000")  # it was seen to move
+    assert not visit.act("click [{go}]", go="Go").may_change
 
 
 def test_what_takes_longer_than_an_action_comes_by_a_wait(visit: "Visit") -> None:

@@ -152,10 +152,11 @@ const shows = (effect) => (effect.getKeyframes?.() || []).some((frame) =>
     (SHIFTS.test(name) && (String(value).match(/-?[\d.]+/g) || []).some((n) => Math.abs(n) >= MIN_SHIFT))));
 
 // Returns whether something may still come: a part is loading, a timer of the action is to run, the page
-// goes on changing, or it has scripts and the action has changed nothing yet.
+// goes on changing or drawing, or it has scripts and the action has changed nothing yet.
 function mayChange() {
   note(observer.takeRecords());
-  const goesOn = changes.length > 2 && performance.now() - changes[0] < GOING_ON_MS;
+  const goesOn = changes.length > 2 && performance.now() - changes[0] < GOING_ON_MS ||
+    changes.length > 0 && !isNewDocument && tellTimers("draws") > 0;
   const hasNoEffect = expectsChange && !changes.length && queryAllInDocument(document, "script").length > 0;
   return goesOn || hasNoEffect || isLoading() || (!isNewDocument && tellTimers(LONGEST_MS) > 0);
 }

@@ -14,6 +14,8 @@
   let armed = { __proto__: null }, num = 0; // timer -> { due, every, key, counts }
   let own = { __proto__: null }; // key -> times armed between actions
   let running = { __proto__: null }; // keys of timers that ran when the action began
+  let frames = { __proto__: null }; // waiting frame callback -> whether the action requested it
+  let drawn; // whether the frame callback that runs now counts; undefined outside one
   let isActing = true;
 
   // A key tells timers apart by delay and function. Neither the call nor the page's objects are read.
@@ -31,6 +33,7 @@
   function forget() {
     armed = { __proto__: null };
     own = { __proto__: null };
+    frames = { __proto__: null };
     num = 0;
   }
   function clear(kind, id) {
@@ -68,6 +71,25 @@
     return apply(native, self, given);
   });
 
+  // A frame callback that another one requests belongs to what requested the first.
+  wrapped("requestAnimationFrame", (native, self, given) => {
+    const callback = given[0];
+    if (typeof callback !== "function") return apply(native, self, given);
+    given[0] = (at) => {
+      drawn = frames[id];
+      delete frames[id];
+      try { apply(callback, undefined, [at]); } finally { drawn = undefined; }
+    };
+    if (num++ > MAX_TIMERS) forget();
+    const counts = drawn ?? isActing, id = apply(native, self, given);
+    frames[id] = counts;
+    return id;
+  });
+  wrapped("cancelAnimationFrame", (native, self, given) => {
+    if (typeof given[0] !== "object") delete frames[given[0]];
+    return apply(native, self, given);
+  });
+
   if (window.scheduler?.postTask) {
     const native = scheduler.postTask;
     let num = 0;
@@ -90,6 +112,7 @@
       running[armed[id].key] = true;
       armed[id].counts = false;
     }
+    for (const id in frames) frames[id] = false;
     isActing = true;
   }
   // Returns the milliseconds, above 0, until the first of the action's timers that run within `most`;
@@ -105,10 +128,15 @@
     }
     return first;
   }
+  // Returns 1 if a frame callback that the action requested is waiting, else 0.
+  function draws() {
+    for (const id in frames) if (frames[id]) return 1;
+    return 0;
+  }
   addEventListener(channel, (event) => {
     const asked = apply(detailOf, event, []);
     if (asked === "begin") begin();
     else if (asked === "go on" || asked === "end") isActing = asked === "go on";
-    else send(new Custom(channel + ".", { detail: due(+asked) }));
+    else send(new Custom(channel + ".", { detail: asked === "draws" ? draws() : due(+asked) }));
   });
 })
