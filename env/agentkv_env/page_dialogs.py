@@ -38,6 +38,9 @@ MAX_BEHIND = 40
 """Elements of the page that are listed as covered by a dialog."""
 MAX_IN_A_ROW = 10
 """Dialogs that are kept open although no page was read in between; later ones are dismissed."""
+MAX_AT_ONCE = 50
+"""Dialogs answered at once although no page was read in between; then the script that opens them
+is ended."""
 OWNER_S = 0.2
 """Time for the owner of a page to answer a dialog before it is kept open."""
 POLL_MS = 4
@@ -81,6 +84,7 @@ class PageDialogs:
         strict: bool,
         owns_context: bool,
         may_show: Callable[[str], bool],
+        end_script: Callable[[PlaywrightPage], None],
         notices: list[str],
     ) -> None:
         """Prepare; nothing is answered before `install` and `watch`.
@@ -89,6 +93,7 @@ class PageDialogs:
             strict: answer as VisualWebArena's browser was set up to, whatever `dialogs` says.
             owns_context: False for a caller's context, whose own handlers come first.
             may_show: returns whether an agent may read pages of an address.
+            end_script: ends the script that a page runs, while a dialog may be open.
             notices: gets a notice for each dialog that no action answered.
 
         Raises:
@@ -101,6 +106,7 @@ class PageDialogs:
         self._strict = strict
         self._owns_context = owns_context
         self._may_show = may_show
+        self._end_script_of = end_script
         self._notices = notices
         self._pages: list[PlaywrightPage] = []
         self._waiting: Any = None  # the greenlet that a dialog interrupts
@@ -108,6 +114,8 @@ class PageDialogs:
         self._open: list[_Open] = []
         self._closed: Dialog | None = None  # the last one that was closed
         self._num_in_a_row = 0
+        self._num_at_once = 0
+        self._is_ending = False  # True while a script is being ended
 
     def install(self) -> None:
         """Answer the dialogs of a context of ours."""
@@ -157,7 +165,7 @@ class PageDialogs:
 
     def forget_row(self) -> None:
         """Note that a page was read, so that its next dialogs are kept open again."""
-        self._num_in_a_row = 0
+        self._num_in_a_row = self._num_at_once = 0
 
     def show(self, take_numbers: Callable[[int], int], behind: Page | None) -> tuple[Node, ...]:
         """Return the open dialog as the nodes of a page, and what it covers.
@@ -255,7 +263,27 @@ class PageDialogs:
             _answer(dialog, accepted, dialog.default_value)
         except Error:
             return  # its owner answered it, or its page is gone
-        self._tell(dialog, accepted=accepted, why=why)
+        self._num_at_once += 1
+        if self._num_at_once <= MAX_AT_ONCE:
+            self._tell(dialog, accepted=accepted, why=why)
+        elif dialog.page is not None:
+            self._end_script(dialog.page)
+
+    def _end_script(self, page: PlaywrightPage) -> None:
+        """End the script that opens one dialog after another, so that the page answers again."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            self._end_script_of(page)
+        except Error:
+            return  # its page is gone
+        finally:
+            self._is_ending = False
+        self._num_at_once = 0
+        self._notices.append(
+            f"the page opened more than {MAX_AT_ONCE} dialogs in a row: its script was ended"
+        )
 
     def _close(self, shown: _Open, *, accepted: bool) -> bool:
         self._is_answering = True  # the next dialog may open before this call has ended

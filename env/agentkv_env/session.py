@@ -80,6 +80,7 @@ class Session:
         self._reported_no_ocr = False
         self._start_url = ""
         self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
+        self._interrupted = ""  # what a dialog interrupted, until the dialog is answered
         self._closed = False
         self._filter = RequestFilter(self._context, allow, proxy=proxy)
         self._dialogs = PageDialogs(
@@ -88,6 +89,7 @@ class Session:
             strict=strict,
             owns_context=proxy is not None,
             may_show=self._may_show,
+            end_script=self._end_script,
             notices=self._filter.notices,
         )
         self._tabs = Tabs(
@@ -489,6 +491,7 @@ class Session:
             self._recover_closed_tab()
         elif not self._answer(action):
             return
+        interrupted, self._interrupted = self._interrupted, ""
         tab = self._tabs.current
         try:
             with self._dialogs.asking():
@@ -503,6 +506,7 @@ class Session:
                         check = self._execute(action)
                         is_done = True
                     if self._dialogs.is_open:
+                        self._interrupted = interrupted
                         return
                     if tab.holds_mouse:
                         tab.holds_mouse = False
@@ -517,13 +521,22 @@ class Session:
                 self._recover_closed_tab()  # an action may close its window
                 with self._tabs.current.guard():
                     self._leave_disallowed_pages()
+            if interrupted:
+                self._filter.notices.append(
+                    f"the dialog interrupted {interrupted}: it may be done in part"
+                )
         except DialogOpened:  # the next observation has it
+            self._interrupted = interrupted
             if not is_begun:
                 raise ActionFailed(f"{action.kind} was not done: a dialog opened first") from None
             if not is_done:
-                self._filter.notices.append(
-                    f"the dialog interrupted {action.kind}: see whether it was done"
-                )
+                on = "" if action.element_id is None else f" on [{action.element_id}]"
+                self._interrupted = f"{action.kind}{on}"
+
+    def _end_script(self, page: PlaywrightPage) -> None:
+        for tab in self._tabs.all:
+            if tab.page is page:
+                tab.end_script()
 
     def _answer(self, action: Action) -> bool:
         """Carry out `action` on the open dialog; return whether the page goes on."""

@@ -365,6 +365,14 @@ class Tab:
             self.page.remove_listener("filechooser", keep)
         return bool(choosers)
 
+    def end_script(self) -> None:
+        """End the script that the page runs now.
+
+        Chromium looks only after some hundred turns of a loop, and only in sessions that were
+        attached before the script began, as ours was.
+        """
+        self._cdp.send("Runtime.terminateExecution")
+
     @property
     def can_go_back(self) -> bool:
         """True if the history has an earlier page than the initial about:blank."""

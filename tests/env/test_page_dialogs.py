@@ -8,7 +8,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
 from agentkv_env.named_secrets import Secret
 from agentkv_env.page import Page
-from agentkv_env.page_dialogs import MAX_BEHIND, MAX_IN_A_ROW, MAX_MESSAGE, Dialogs
+from agentkv_env.page_dialogs import MAX_AT_ONCE, MAX_BEHIND, MAX_IN_A_ROW, MAX_MESSAGE, Dialogs
 from agentkv_env.serialize import serialize
 from agentkv_env.session import Session
 from tests.env.conftest import Pages, Visit, element
@@ -116,6 +116,16 @@ def test_dialogs_in_a_row_are_asked_one_by_one_up_to_a_limit(visit: Visit) -> No
     assert visit.act("click [1]").notices == (OPEN,)
 
 
+@pytest.mark.parametrize("script", ["for (;;) alert(1)", "while (!confirm(1));"])
+def test_a_script_that_asks_without_end_is_ended(visit: Visit, script: str) -> None:
+    visit.show(f"<button onclick='{script}'>Go</button><p>Bees</p>")
+    page = visit.act("click [1]")
+    for _ in range(MAX_IN_A_ROW):
+        page = visit.act("press [Escape]") if OPEN in page.notices else page
+    told = f"the page opened more than {MAX_AT_ONCE} dialogs in a row: its script was ended"
+    assert page.notices[-1] == told and [node.name for node in page.nodes] == ["Go", "Bees"]
+
+
 def test_alerts_are_answered_at_once_and_told(visit: Visit) -> None:
     visit.show("<button onclick=\"alert('Saved'); document.title = 'on'\">Save</button>")
     page = visit.act("click [1]")
@@ -183,8 +193,19 @@ def test_an_action_for_the_page_is_no_answer_to_a_dialog_that_nobody_has_read(
 def test_an_action_that_a_dialog_interrupts_is_told(visit: Visit) -> None:
     visit.show("<input aria-label=a oninput=\"confirm('Sure?')\">")
     page = visit.act("type [1] [abc] [0]")
-    assert page.notices == ("the dialog interrupted type: see whether it was done", OPEN)
-    assert visit.act("press [Enter]").nodes[0].value == "ab"
+    assert page.notices == (OPEN,)
+    page = visit.act("press [Enter]")
+    assert page.notices == ("the dialog interrupted type on [1]: it may be done in part",)
+    assert page.nodes[0].value == "ab"
+    assert not visit.act("press [End]").notices
+
+
+def test_what_one_of_two_dialogs_interrupted_is_told_after_the_last(visit: Visit) -> None:
+    visit.show("<input aria-label=a oninput=\"confirm('Sure?'); confirm('Really?')\">")
+    visit.act("type [1] [abc] [0]")
+    assert visit.act("press [Enter]").notices == (OPEN,)
+    told = ("the dialog interrupted type on [1]: it may be done in part",)
+    assert visit.act("press [Enter]").notices == told
 
 
 @pytest.mark.parametrize("leave", ["goto [{origin}/two]", "click [{go}]", "go_back"])

@@ -65,6 +65,7 @@ def test_a_cache_keeps_host_and_device_apart(of_caches, name):
     assert of_caches[f"{name}, apart"] is None, of_caches[f"{name}, apart"]
 
 
+@pytest.mark.exhaustive
 def test_the_backend_does_what_plain_torch_does():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     tests = "tests/agentkv/cache/storage/test_backends.py"

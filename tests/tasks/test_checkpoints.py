@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LONG = (
     *("--tasks", "vwa-long", "--model", "nano", "--device", "cpu", "--limit", "1"),
-    *("--workers", "1", "--max-steps", "9", "--budget", "1024"),
+    *("--workers", "1", "--max-steps", "7", "--budget", "1024"),
 )
 SAMPLED = ("--policies", "conf-kv-int8", "--temperature", "0.7")
-NUM_BEFORE = 5
+NUM_BEFORE = 4
 """Steps after which a run is killed."""
 
 
@@ -120,7 +120,7 @@ def test_it_does_so_under_other_policies(options: tuple[str, ...], tmp_path: Pat
     assert untimed(steps) == untimed(expected_steps)
 
 
-@pytest.mark.parametrize("what", sampled(["page", "cache", "trace", "settings"], every=2))
+@pytest.mark.parametrize("what", sampled(["page", "cache", "trace", "settings"], every=4, first=1))
 def test_an_episode_that_cannot_resume_starts_over(
     what: str, copy: Path, whole: tuple[Row, list[Step]]
 ) -> None:
@@ -144,6 +144,7 @@ def test_an_episode_that_cannot_resume_starts_over(
     assert "the episode starts over: " in (copy / "logs" / "worker-0.log").read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_fresh_run_takes_no_checkpoint(copy: Path) -> None:
     row, _ = go_on(copy, *SAMPLED, "--fresh")
     assert not row.resumed_steps

@@ -1,5 +1,6 @@
 """Tests for the miniwob suite: its composition, its pages, its scripts and its scores."""
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -170,9 +171,15 @@ def test_scripts_solve_pages_of_every_kind(player: Player) -> None:
 @installed
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", sampled(range(4711, 4721), every=10))
-def test_scripts_solve_all_their_pages_in_ten_other_worlds(player: Player, seed: int) -> None:
-    assert unsolved(player, (*SCRIPTS, *EXTRA), seed) == []
+@pytest.mark.parametrize(
+    ("seed", "part"),
+    sampled(itertools.product(range(4711, 4721), range(2)), every=20),
+)
+def test_scripts_solve_all_their_pages_in_ten_other_worlds(
+    player: Player, seed: int, part: int
+) -> None:
+    """CI has one half of the pages in one world, and `SAMPLE` in another one."""
+    assert unsolved(player, (*SCRIPTS, *EXTRA)[part::2], seed) == []
 
 
 @installed

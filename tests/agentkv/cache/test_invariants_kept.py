@@ -7,6 +7,7 @@ import torch
 
 import agentkv
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS, PROMPT, PUBLISHED
+from tests.sampling import sampled
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 SCHEDULED = [name for name in PUBLISHED if "schedule" in agentkv.policy(name).parameters]
@@ -99,7 +100,7 @@ def test_what_earlier_contexts_taught_shares_the_same_entries_out(llama, cache_f
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("family", "name", "budget"),
-    [("llama", name, None) for name in CASES]
+    sampled([("llama", name, None) for name in CASES], every=2)
     + [("llama", name, 0.3) for name in ("h2o", "ada-pyramidkv", "arkv", "conf-kv-int8")]
     + [(family, name, None) for family in OTHERS for name in ("ada-snapkv", "h2o", "conf-kv")],
 )

@@ -20,6 +20,7 @@ from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, 
 from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
+from tests.sampling import sampled
 
 EVERYTHING = {"blocks": 1000, "block": 1}
 
@@ -74,7 +75,7 @@ def test_a_cache_that_never_looks_is_as_without_a_cold_tier_and_forgets_nothing(
     assert cold.num_looks == 0 < cold.cold_nbytes and plain.cold_nbytes == 0
 
 
-@pytest.mark.parametrize("name", LOOKING)
+@pytest.mark.parametrize("name", sampled(LOOKING, every=2))
 @pytest.mark.parametrize("promotes", [True, False])
 def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens, name, promotes):
     model = model_of("llama")

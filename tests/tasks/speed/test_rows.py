@@ -22,8 +22,8 @@ Measure = Callable[..., tuple[Entries, str]]
 
 @pytest.mark.slow
 def test_every_cache_has_a_row_at_every_length_and_batch(measure: Measure) -> None:
-    rows, said = measure("full", "conf-kv-int8", "ada-snapkv", lengths=(40, 150), batches=(1, 3))
-    labels = ["transformers", "full", "conf-kv-int8", "ada-snapkv"]
+    rows, said = measure("full", "conf-kv-int8", lengths=(40, 150), batches=(1, 3))
+    labels = ["transformers", "full", "conf-kv-int8"]
     expected = [(batch, seen, label) for batch in (1, 3) for seen in (40, 150) for label in labels]
     assert [(row["batch"], row["seen"], row["label"]) for row in rows] == expected
     for row in rows:
