@@ -109,7 +109,8 @@ def _replace(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:
         keyed.type_into_boxes(tab, id, pieces, place, secret=shown)
         return partial(keyed.check_boxes, tab, id, pieces, place, secret=shown)
     if place["segment"]:
-        return _done(keyed.type_into_segments(tab, id, value, place))
+        words = keyed.type_into_segments(tab, id, value, place)
+        return partial(keyed.check_segments, tab, id, words, place)
     before = tab.script.ask_on(id, "held", words_of(value), False)
     if shown:
         _insert_secret(tab, id, value, shown, all=True)
@@ -334,10 +335,6 @@ def _type_keys(tab: Tab, id: int, text: str, place: Place) -> None:
 
 
 # ---- fields whose value is set whole
-
-
-def _done(notice: str) -> Check:
-    return lambda _: notice
 
 
 def _set_whole(tab: Tab, id: int, value: str, shown: str, place: Place) -> Check:

@@ -104,8 +104,8 @@ def check_boxes(
 # ---- segments
 
 
-def type_into_segments(tab: Tab, id: int, text: str, place: Place) -> str:
-    """Type into one segment of a date or time, or into several, and return a notice.
+def type_into_segments(tab: Tab, id: int, text: str, place: Place) -> list[str]:
+    """Type into one segment of a date or time, or into several; return what each was to hold.
 
     Raises:
         ActionFailed: there are fewer segments, a number is outside of one, or they do not hold the
@@ -114,14 +114,15 @@ def type_into_segments(tab: Tab, id: int, text: str, place: Place) -> str:
     state = tab.script.ask_on(id, "sequence", False)
     parts: list[dict[str, Any]] = state["parts"] if state else []
     if not text.strip():
-        return _clear_segment(tab, id, place)
+        _clear_segment(tab, id, place)
+        return []
     words = re.findall(r"[^\W_]+", text) if len(parts) > 1 else [text.strip()]
     _require_fitting(parts, words, id, place)
     for number, word in enumerate(words):
         tab.script.ask_on(id, "enterPart", number)
         tab.page.keyboard.type(word)
     if (missing := _missing(tab, id, words)) is None:
-        return ""
+        return words
     number, part = missing
     # Once more, after a clearing; a segment may also know only the keys that raise and lower it.
     tab.script.ask_on(id, "enterPart", number)
@@ -133,22 +134,45 @@ def type_into_segments(tab: Tab, id: int, text: str, place: Place) -> str:
         if (wanted := to_number(words[0])) is not None:
             _approach(tab, id, wanted, part, ("ArrowUp", "ArrowDown"))
             missing = _missing(tab, id, words)
-    if missing is not None:
-        _, part = missing
-        raise ActionFailed(
-            f"the segment {quote(part['name'])} of {describe(place, id)} shows {_shown_in(part)} "
-            f"now instead of {quote(words[missing[0]])}; {_allowed(parts)}"
-        )
+    _require_held(missing, parts, words, place, id)
+    return words
+
+
+def check_segments(tab: Tab, id: int, words: Sequence[str], place: Place, reacts: bool) -> str:
+    """Check that segments still hold what was typed into them; return no notice. With `reacts`, the
+    page gets a frame first.
+
+    Raises:
+        ActionFailed: the page has changed them since.
+    """
+    state = tab.script.ask_on(id, "sequence", False)
+    parts: list[dict[str, Any]] = state["parts"] if state else []
+    _require_held(_missing(tab, id, words, reacts), parts, words, place, id)
     return ""
 
 
-def _clear_segment(tab: Tab, id: int, place: Place) -> str:
+def _require_held(
+    missing: tuple[int, dict[str, Any]] | None,
+    parts: Sequence[dict[str, Any]],
+    words: Sequence[str],
+    place: Place,
+    id: int,
+) -> None:
+    if missing is not None:
+        number, part = missing
+        raise ActionFailed(
+            f"the segment {quote(part['name'])} of {describe(place, id)} shows {_shown_in(part)} "
+            f"now instead of {quote(words[number])}; {_allowed(parts)}"
+        )
+
+
+def _clear_segment(tab: Tab, id: int, place: Place) -> None:
     state: dict[str, Any] | None = {}
     for _ in range(MAX_BACKSPACES):
         tab.page.keyboard.press("Backspace")
         state = tab.script.ask_on(id, "slider", True)
         if state is None or state["now"] is None:
-            return ""
+            return
     raise ActionFailed(
         f"{describe(place, id)} shows {_shown_in(state or {})} now; type another value"
     )
@@ -181,9 +205,11 @@ def _allowed(parts: Sequence[dict[str, Any]]) -> str:
     return f"type each segment by itself, or all in this order with spaces: {', '.join(said)}"
 
 
-def _missing(tab: Tab, id: int, words: Sequence[str]) -> tuple[int, dict[str, Any]] | None:
+def _missing(
+    tab: Tab, id: int, words: Sequence[str], reacts: bool = True
+) -> tuple[int, dict[str, Any]] | None:
     """Return number and state of the first segment that does not hold its word, or None."""
-    state = tab.script.ask_on(id, "sequence", True)
+    state = tab.script.ask_on(id, "sequence", reacts)
     for number, (word, part) in enumerate(
         zip(words, state["parts"] if state else [], strict=False)
     ):

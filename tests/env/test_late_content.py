@@ -120,6 +120,12 @@ def test_a_page_that_draws_frame_after_frame_may_be_waited_for(
     assert not visit.act("click [{go}]", go="Go").may_change
 
 
+def test_a_page_may_count_frames_before_it_answers(visit: "Visit") -> None:
+    count = "let n = 0; const f = () => ++n < 30 ? requestAnimationFrame(f) : show(); f()"
+    visit.show(BUTTON % count)
+    assert "came late" in texts(visit.act("click [{go}]", go="Go"))
+
+
 def test_what_takes_longer_than_an_action_comes_by_a_wait(visit: "Visit") -> None:
     page = visit.show(BUTTON % "setTimeout(show, 2200)")
     assert not page.may_change

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agentkv_env.errors import ActionFailed
+from tests.env.kinds.keyed_fields import DAY, SEGMENTS
 
 if TYPE_CHECKING:
     from conftest import Visit
@@ -41,6 +42,16 @@ def test_boxes_that_are_emptied_later_fail(visit: "Visit") -> None:
         </script>""")
     with pytest.raises(ActionFailed):
         visit.act("type [{f}] [123] [0]", f="Digit 1")
+
+
+def test_segments_that_the_page_corrects_later_fail(visit: "Visit") -> None:
+    visit.show(
+        SEGMENTS % DAY + "<script>all[2].onblur = all[2].onfocus = () => setTimeout(() => {"
+        " all[1].ariaValueNow = 28; all[1].ariaValueText = all[1].textContent = '28' }, 400)"
+        "</script>"
+    )
+    with pytest.raises(ActionFailed, match='"day" of .* shows "28" now instead of "30"'):
+        visit.act("type [{f}] [02 30 2027] [0]", f="month")
 
 
 def test_a_slider_that_is_moved_back_later_fails(visit: "Visit") -> None:

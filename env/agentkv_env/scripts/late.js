@@ -10,6 +10,7 @@ const MAX_DOCUMENTS = 50;
 const LONGEST_MS = 5000; // nobody waits longer for what may come
 const APART_MS = 8; // changes within this time are one
 const GOING_ON_MS = 150; // a page that changed three times in this time goes on changing
+const FRAMES_MS = 50; // some frames
 const MIN_FLASH_MS = 400; // what is replaced sooner was never meant to be read
 const MAX_FLASHES = 3;
 const MAX_FLASH = 100; // characters of one
@@ -111,9 +112,12 @@ function beginAction(changesSomething, again) {
 // 0 for none, and then the action is over.
 //
 // A new document must say that it is unfinished: while they load, pages arm timers for many things.
+// Frames that the action requested are waited for until one of them changes something.
 function due(mostMs) {
   watch();
-  const time = soonest([tellTimers(mostMs), ...movesEnding(mostMs)]);
+  note(observer.takeRecords());
+  const frames = !changes.length && !isNewDocument && mostMs > FRAMES_MS && tellTimers("draws") > 0;
+  const time = soonest([tellTimers(mostMs), frames ? FRAMES_MS : 0, ...movesEnding(mostMs)]);
   isActing = time > 0 && (!isNewDocument || isUnfinished());
   if (!isActing) tellTimers("end");
   return isActing ? Math.ceil(time) : 0;
