@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start hundreds of processes; each compiles every module anew where nothing may be written beside it.
+export PYTHONDONTWRITEBYTECODE :=
 RUN_ARGS ?=
 SOAK_ARGS ?=
 GPU_ARGS ?=
