@@ -463,7 +463,9 @@ class _Tree:
         found = {
             each["name"]: each["value"].get("value") for each in visit.node.get("properties", ())
         }
-        yield from (state for state in _STATES if found.get(state) in (True, "true", "mixed"))
+        yield from (state for state in _STATES if found.get(state) in (True, "true"))
+        if "mixed" in (found.get("checked"), found.get("pressed")):
+            yield "mixed"
         if _bid_of(visit) in self._tags.passwords:
             yield "password"
         if found.get("expanded") is not None and not is_list:

@@ -58,6 +58,13 @@ def test_an_observation_reads_as_one_of_our_pages(gym: Gym) -> None:
     assert serialize(page_of(gym.observe(), Bids())).text == LINES
 
 
+def test_a_box_that_is_half_checked_reads_as_mixed(gym: Gym) -> None:
+    gym.page.set_content("""<input type=checkbox aria-label=All id=all><button aria-pressed=mixed>Bold
+        </button><script>all.indeterminate = true</script>""")
+    states = [node.states for node in page_of(gym.observe(), Bids()).nodes]
+    assert states == [("mixed",), ("mixed",)]
+
+
 def test_scrolling_shows_what_is_below_and_keeps_the_numbers(gym: Gym) -> None:
     gym.page.set_content(HTML + "<button>Last</button>")
     agent = BrowserGymAgent(Agent(Solution(["scroll [down]", "stop"])))
