@@ -1,11 +1,10 @@
 """A browser session of one agent: tabs, observations and actions, on the allowed hosts only."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
@@ -13,29 +12,25 @@ from playwright.sync_api import Page as PlaywrightPage
 from agentkv_env import executor
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import BridgedObject
-from agentkv_env.errors import ActionFailed, BrowserGone, StillLoading, TabClosed
+from agentkv_env.errors import ActionFailed, BrowserGone, TabClosed
 from agentkv_env.hosts import Addresses, AllowList
 from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
-from agentkv_env.nodes import ImageTextReader, build_nodes
-from agentkv_env.ocr import Line, Ocr
+from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
 from agentkv_env.page_dialogs import LAST_STEP, DialogOpened, Dialogs, PageDialogs
 from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
+from agentkv_env.reader import Reader
 from agentkv_env.request_filter import RequestFilter
-from agentkv_env.sanitize import clean, quote
+from agentkv_env.sanitize import clean
 from agentkv_env.tab import Tab
 from agentkv_env.tabs import POPUP_BLOCKER, Tabs
 from agentkv_env.timing import Stopwatch, timed
 from agentkv_env.uploads import Uploads
 from agentkv_env.watchdog import Watchdog
 
-UNBOUNDED = (1 << 15, 1 << 15)  # viewport of a page whose size was never set
 _DIALOG = "a dialog of the page is open; all else waits until it is answered"
-_STILL_LOADING = "the page is still loading, so there is nothing to read yet"
-MAX_MESSAGE = 120  # characters of a field's message
 _ONLY_LOOKING = {"scroll", "hover", "select_text", "new_tab", "tab_focus", "close_tab"}
-MAX_NOTICES = 20  # notices shown one by one; the rest is counted
 
 
 class PageError(ValueError):
@@ -68,7 +63,6 @@ class Session:
         self._addresses = Addresses(addresses)
         self._allow = allow
         self._proxy = proxy
-        self._image_text = ImageTextReader(ocr) if ocr else None
         self._strict = strict
         self._uploads = uploads
         self.secrets = NamedSecrets(secrets, addresses=addresses)
@@ -77,7 +71,6 @@ class Session:
         self._watchdog = watchdog
         self._stopwatch = stopwatch
         self._context = page.context
-        self._reported_no_ocr = False
         self._start_url = ""
         self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
         self._interrupted = ""  # what a dialog interrupted, until the dialog is answered
@@ -98,6 +91,18 @@ class Session:
             dialogs=self._dialogs,
             watchdog=watchdog,
             timeout_s=timeout_s,
+        )
+        self._reader = Reader(
+            self._tabs,
+            addresses=self._addresses,
+            may_show=self._may_show,
+            leave_disallowed=self._leave_disallowed_pages,
+            request_filter=self._filter,
+            ocr=ocr,
+            uploads=uploads,
+            secrets=self.secrets,
+            timeout_s=timeout_s,
+            stopwatch=stopwatch,
         )
         with self._tabs.current.guard():
             self._filter.install()
@@ -215,10 +220,14 @@ class Session:
     def _observe_open(self) -> Page:
         for _ in self._tabs.all:
             try:
-                return self._observe_current()
+                return self._read_current()
             except TabClosed:
                 pass  # now another tab is current
-        return self._observe_current()
+        return self._read_current()
+
+    def _read_current(self) -> Page:
+        self._recover_closed_tab()
+        return self._reader.read()
 
     def _observe_dialog(self) -> Page:
         tab = self._tabs.current
@@ -232,149 +241,14 @@ class Session:
             url=url,
             title=tab.title,
             nodes=self._dialogs.show(tab.script.take_numbers, behind),
-            tabs=tuple(map(self._name_of, self._tabs.all)),
+            tabs=tuple(map(self._reader.name_of, self._tabs.all)),
             tab=self._tabs.all.index(tab) if tab in self._tabs.all else 0,  # it may have closed
-            notices=self._take_notices(),
+            notices=self._reader.take_notices(),
         )
         return self.secrets.hide(page)
-
-    def _name_of(self, tab: Tab) -> str:
-        return tab.title or clean(self._addresses.to_public(tab.page.url))
-
-    def _observe_current(self) -> Page:
-        self._recover_closed_tab()
-        with self._tabs.current.guard():
-            self._tabs.current.wait_idle(first_frame=False)
-            self._leave_disallowed_pages()
-            found = self._read()
-            tab = self._tabs.current
-            size = tab.page.viewport_size
-            viewport = (size["width"], size["height"]) if size else UNBOUNDED
-            lines: Mapping[tuple[str, int], Sequence[Line]] = {}
-            keys: Mapping[tuple[str, int], str] = {}
-            if self._image_text is not None:
-                with timed(self._stopwatch, "OCR"):
-                    keys = self._image_text.collect(
-                        found["nodes"],
-                        document=found["token"],
-                        pixels=lambda frame, number: self._pixels(tab, frame, number),
-                        screenshot=lambda: self._screenshot(tab, type="png", animations="allow"),
-                        viewport=viewport,
-                    )
-            elif not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
-                self._reported_no_ocr = True
-                self._filter.notices.append("text inside images is not read in this session")
-        if self._image_text is not None:
-            # Outside the guard, because it makes no browser call.
-            with timed(self._stopwatch, "OCR"):
-                lines, num_unread = self._image_text.read(keys)
-            if num_unread:
-                self._filter.notices.append(f"text inside {num_unread} images could not be read")
-        tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
-        with timed(self._stopwatch, "walk"):
-            nodes = tuple(build_nodes(found["nodes"], lines, viewport))
-        page = Page(
-            url=clean(self._addresses.to_public(found["url"])),
-            title=clean(found["title"]),
-            nodes=nodes,
-            tabs=tuple(map(self._name_of, tabs)),
-            tab=tabs.index(tab),
-            pixels_above=found["above"],
-            pixels_below=found["below"],
-            notices=self._take_notices(),
-            may_change=not nodes
-            or bool(found["mayChange"] or found["moving"] or tab.num_unanswered),
-            uploads=self._uploads.names() if any("file" in node.uses for node in nodes) else (),
-        )
-        return self.secrets.hide(page)
-
-    def _read(self) -> dict[str, Any]:
-        """Read the current tab; an unreadable or disallowed page has no nodes and a notice."""
-        until = time.monotonic() + self._timeout_s
-        reason = ""
-        while not reason or time.monotonic() < until:
-            tab = self._tabs.current
-            try:
-                with timed(self._stopwatch, "walk"):
-                    found = tab.read()
-            except StillLoading:
-                reason = _STILL_LOADING
-                break
-            except Error as error:
-                # The document was replaced during the walk: wait for the new one and read it.
-                tab.raise_if_gone(error)
-                reason = "the page could not be read: it changes faster than it is read"
-                tab.wait_idle()
-                self._leave_disallowed_pages()
-                continue
-            if found["early"] and self._may_show(found["url"]):
-                reason = _STILL_LOADING
-                tab.wait_idle()
-                continue
-            if self._may_show(found["url"]):
-                if found["part"]:
-                    self._filter.notices.append("the page is too large: part of it was not read")
-                if found["busy"]:
-                    self._filter.notices.append("a part of the page says that it is still loading")
-                if found["moving"]:
-                    self._filter.notices.append(
-                        f"{found['moving']} elements and texts of the page are still moving"
-                    )
-                self._filter.notices += [f"shown for a moment: {text}" for text in found["flashes"]]
-                if num := tab.num_unanswered:
-                    requests = "1 request has" if num == 1 else f"{num} requests have"
-                    self._filter.notices.append(
-                        f"the page is still loading: {requests} no answer yet"
-                    )
-                if found["unsent"]:
-                    self._filter.notices.append(_unsent_notice(found["unsent"]))
-                if found["covered"]:
-                    self._filter.notices.append(
-                        "a dialog is open; the elements and texts of the page that it covers are "
-                        f"left out: {found['covered']}"
-                    )
-                return found
-            reason = "this page is not shown: it does not stay on the allowed hosts"
-            self._leave_disallowed_pages()
-        self._filter.notices.append(reason)
-        tab = self._tabs.current
-        shown = self._may_show(tab.page.url)
-        return {
-            **{"nodes": [], "token": "", "above": 0, "below": 0, "mayChange": 0, "moving": 0},
-            "url": tab.page.url if shown else "",
-            "title": tab.title if shown else "",
-        }
 
     def _may_show(self, url: str) -> bool:
         return self._allow.allows(url) or url.startswith("chrome-error:")
-
-    def _pixels(self, tab: Tab, frame: str, number: int) -> str:
-        try:
-            return str(tab.script.call("pixels", number, frame=frame))
-        except StillLoading:
-            return ""
-        except Error as error:
-            tab.raise_if_gone(error)
-            return ""
-
-    def _screenshot(self, tab: Tab, **options: Any) -> bytes:
-        """Return the viewport; empty if the page cannot be drawn, as while a style sheet loads."""
-        if tab.is_leaving:
-            return b""  # the browser would not answer
-        try:
-            return tab.page.screenshot(timeout=self._timeout_s * 1000, **options)
-        except Error as error:
-            tab.raise_if_gone(error)
-            return b""
-
-    def _take_notices(self) -> tuple[str, ...]:
-        """Return the new notices without duplicates; beyond `MAX_NOTICES`, only their number."""
-        self._tabs.report_surplus()
-        notices = list(dict.fromkeys(map(clean, self._filter.take_notices())))
-        if len(notices) > MAX_NOTICES:
-            rest = len(notices) - MAX_NOTICES
-            notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
-        return tuple(notices)
 
     def _recover_closed_tab(self) -> None:
         """If the current tab closed itself, switch to another tab or reopen the first page.
@@ -416,7 +290,7 @@ class Session:
                 self._tabs.current.guard(),
             ):
                 self._leave_disallowed_pages()
-                return self._screenshot(self._tabs.current, type="jpeg", quality=80)
+                return self._reader.screenshot(self._tabs.current, type="jpeg", quality=80)
         except (TabClosed, DialogOpened):
             return b""
 
@@ -664,16 +538,6 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _unsent_notice(fields: Sequence[Mapping[str, Any]]) -> str:
-    """Say why the browser has not sent a form: it shows that in a bubble, which is no element."""
-    said = (
-        f"{field['r']} {quote(field['n'][:60])}{', which is hidden' if field['h'] else ''}: "
-        f"{quote(field['m'][:MAX_MESSAGE])}"
-        for field in fields
-    )
-    return f"the browser did not send the form; {'; '.join(said)}"
 
 
 @contextmanager
