@@ -1,13 +1,12 @@
-"""Plots of cache bytes over steps and of success over tokens."""
+"""Plots of bytes and seconds over steps, and of success over bytes and over tokens."""
 
 import statistics as figures
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentkv.terminal import human_bytes
-from agentkv.trace import Trace
+from agentkv.trace import Step, Trace
 from agentkv_tasks.report.plot import (
-    NUM_STYLES,
     Plot,
     Series,
     counting,
@@ -27,26 +26,46 @@ _MAX_RATIO = 3.0
 _UNITS = (("MiB", 2.0**20), ("KiB", 2.0**10))
 
 
+def hot_bytes(step: Step) -> float:
+    """Return the bytes of the hot entries after a step."""
+    return step.cache_bytes
+
+
+def all_bytes(step: Step) -> float:
+    """Return the bytes of the hot entries and of the cold tier after a step."""
+    return step.cache_bytes + step.cold_bytes
+
+
+def seconds(step: Step) -> float:
+    """Return the seconds of a step."""
+    return step.seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Mean cache bytes of a policy after each step, over the episodes that reached the step."""
+    """Mean of a measure of a policy's steps, over the episodes that reached the step."""
 
     label: str
     means: tuple[float, ...]
     num_episodes: tuple[int, ...]
 
 
-def curves(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Curve]:
+def curves(
+    summaries: Sequence[Summary],
+    traces: Mapping[str, Trace],
+    measure: Callable[[Step], float] = hot_bytes,
+) -> list[Curve]:
     """Return the curve of each policy that has traces of episodes with a cache.
 
     Args:
         summaries: the policies.
         traces: trace by the key of its row.
+        measure: what is averaged.
     """
     found = []
     for summary in summaries:
         episodes = [
-            [step.cache_bytes for step in traces[row.key].steps if step.seen_tokens]
+            [measure(step) for step in traces[row.key].steps if step.seen_tokens]
             for row in summary.rows
             if row.key in traces
         ]
@@ -63,36 +82,82 @@ def curves(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Cu
     return found
 
 
-def plots(drawn: Sequence[Curve]) -> list[Plot]:
+def byte_plots(title: str, drawn: Sequence[Curve]) -> list[Plot]:
     """Plot all curves; if the highest one flattens the others, plot those again without it."""
     if not drawn:
         return []
-    styled = [(number % NUM_STYLES, curve) for number, curve in enumerate(drawn)]
+    styled = list(enumerate(drawn))
     highest = max(drawn, key=lambda curve: max(curve.means))
     others = [(style, curve) for style, curve in styled if curve is not highest]
-    found = [_plot("mean cache size", styled)]
+    found = [_byte_plot(title, styled)]
     if len(others) > 1 and max(highest.means) > _MAX_RATIO * max(
         max(each.means) for _, each in others
     ):
-        found.append(_plot(f"mean cache size without {highest.label}", others))
+        found.append(_byte_plot(f"{title}, without {highest.label}", others))
     return found
 
 
-def _plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
+def seconds_plot(drawn: Sequence[Curve]) -> Plot | None:
+    """Plot the seconds of each step; None without curves."""
+    if not drawn:
+        return None
+    return _plot("seconds per step", list(enumerate(drawn)), 1.0, lambda found: f"{found:.2f} s")
+
+
+def _byte_plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
+    unit, size = _unit(max(max(curve.means) for _, curve in styled))
+    return _plot(f"{title}, {unit}", styled, size, human_bytes)
+
+
+def _unit(most: float) -> tuple[str, float]:
+    return next((each for each in _UNITS if most >= 2 * each[1]), _UNITS[-1])
+
+
+def _plot(
+    title: str, styled: Sequence[tuple[int, Curve]], size: float, shown: Callable[[float], str]
+) -> Plot:
     drawn = [curve for _, curve in styled]
-    most = max(max(curve.means) for curve in drawn)
-    unit, size = next((each for each in _UNITS if most >= 2 * each[1]), _UNITS[-1])
     series = [
         Series(
             curve.label,
             tuple((step, held / size) for step, held in enumerate(curve.means, start=1)),
             style,
-            f"{human_bytes(curve.means[-1])} after step {len(curve.means)}",
+            f"{shown(curve.means[-1])} after step {len(curve.means)}",
         )
         for style, curve in styled
     ]
+    most = max(max(curve.means) for curve in drawn)
     steps = counting(max(len(curve.means) for curve in drawn))
-    return line_plot(f"{title}, {unit}", series, x=steps, y=from_zero(most / size), x_title="step")
+    return line_plot(title, series, x=steps, y=from_zero(most / size), x_title="step")
+
+
+def success_over_bytes(summaries: Sequence[Summary]) -> list[Plot]:
+    """Plot the success rate of each policy over its bytes in all and over its hot bytes; nothing if
+    fewer than two policies have a cache."""
+    cached = [each for each in summaries if each.all_bytes and each.hot_bytes]
+    if len(cached) < 2:
+        return []
+    most = max(each.all_bytes or 0.0 for each in cached)
+    unit, size = _unit(most)
+    x = from_zero(most / size)
+    plots = []
+    for name, measure in (
+        ("hot and cold bytes", lambda each: each.all_bytes),
+        ("hot bytes", lambda each: each.hot_bytes),
+    ):
+        series = [
+            Series(
+                each.label,
+                ((measure(each) / size, each.success.value),),
+                number,
+                f"{each.success.num_successes} of {each.success.num_episodes} with "
+                f"{human_bytes(each.all_bytes)}, {human_bytes(each.hot_bytes)} of them hot",
+            )
+            for number, each in enumerate(cached)
+        ]
+        y = percentages()
+        plots.append(line_plot("solved, %", series, x=x, y=y, x_title=f"{name}, {unit}"))
+    return plots
 
 
 def success_plot(lines: Sequence[PolicyLine]) -> Plot | None:

@@ -20,6 +20,11 @@ MARGIN = 0.05
 """A policy is as good as another if it is shown to solve at most this share fewer (our choice, made
 before the measurements: five points)."""
 
+FEWEST = math.ceil(math.log(0.025) / math.log(1 - MARGIN))
+"""Tasks from which on a loss of `MARGIN` would show in at least one with 97.5 % probability. The
+bootstrap draws only what it has seen: without a lost task its interval is 0 to 0, of two tasks as
+of two hundred."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paired:
@@ -53,8 +58,11 @@ class Paired:
 
     @property
     def is_as_good(self) -> bool:
-        """True if the interval shows that the second policy loses less than `MARGIN`."""
-        return self.interval[0] > -MARGIN
+        """True if the interval shows that the second policy loses less than `MARGIN`.
+
+        Fewer than `FEWEST` clusters show it of no policy, however equal their outcomes.
+        """
+        return len(self.clusters) >= FEWEST and self.interval[0] > -MARGIN
 
     @property
     def p_value(self) -> float:
