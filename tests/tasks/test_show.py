@@ -1,6 +1,7 @@
 """`agentkv show` tells what the steps of recorded episodes read, did and forgot."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +125,8 @@ def test_one_step_is_shown_whole_with_what_was_forgotten_of_its_page(out: Path) 
 def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     output = call(out, "3", "--policy", "full", "--against", "window").output
     lines = output.splitlines()
-    assert "!   2 type [5] [kayak] [1]" in output and "scroll [down]" in output
+    assert "!  2  type [5] [kayak] [1] " in output and "scroll [down]" in output
+    assert "   1  click [3] on link Blue Kayak " in output
     assert "the actions part at step 2 (!)" in lines
     assert "the pages of all common steps are equal" in lines
     assert "before that step the cache of window held all that it had read" in lines
@@ -137,6 +139,22 @@ def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     assert "the pages differ first at step 3 (~)" in output
     assert "before that step the cache of h2o held in part or not at all:" in output
     assert "page 1: 2 pieces: url http://shop.localhost/; title Shop" in output
+
+
+def test_a_comparison_breaks_lines_between_words(out: Path) -> None:
+    element = "combobox Colour of the kayak = midnight blue (options: blue | red | midnight blue)"
+    steps = (replace(STEPS[0], observation=f"{element} [3]", piece_ends=(len(element),)), STEPS[1])
+    record(out, "003-h2o-0-v", steps, policy="h2o")
+    lines = call(out, "003-full", "--against", "h2o").output.splitlines()
+    head = next(place for place, line in enumerate(lines) if line.split() == ["full", "h2o"])
+    column = lines[head].index("h2o")
+    second = next(place for place, line in enumerate(lines) if line[:4].strip(" !~") == "2")
+    cells = [line[column:].strip() for line in lines[head + 1 : second]]
+    assert len(cells) > 2 and " ".join(cells) == f"click [3] on {element}"
+    long = replace(STEPS[1], held={"page 0": "0000"}, observation="word " * 40, piece_ends=(200,))
+    record(out, "003-snapkv-0-u", (STEPS[0], long, STEPS[2]), policy="snapkv")
+    output = call(out, "003-snapkv", "--against", "003-full").output
+    assert "link Blue Kayak [3]" in output and not re.search(r"\bw(o|or)?$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +216,7 @@ def test_wide_characters_are_cut_and_aligned_by_their_cells(tmp_path: Path) -> N
     for arguments in (["003-a"], ["003-a", "--step", "1"], ["003-a", "--against", "003-b"]):
         lines = call(tmp_path, *arguments).output.splitlines()
     columns = next(line for line in lines if line.count("type [1]") == 2)
-    assert cell_len(columns[: columns.rindex("type")]) == 6 + (80 - 8) // 2 + 2
+    assert cell_len(columns[: columns.rindex("type")]) == 6 + (80 - 6) // 2
     whole = call(tmp_path, "003-a", "--step", "1").output
     assert "".join(line.strip(" |") for line in whole.splitlines()).count(wide) == 2
 

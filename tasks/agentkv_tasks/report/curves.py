@@ -134,30 +134,34 @@ def _plot(
 def success_over_bytes(summaries: Sequence[Summary]) -> list[Plot]:
     """Plot the success rate of each policy over its bytes in all and over its hot bytes; nothing if
     fewer than two policies have a cache."""
-    cached = [each for each in summaries if each.all_bytes and each.hot_bytes]
+    cached = [
+        (number, each, each.all_bytes, each.hot_bytes)
+        for number, each in enumerate(summaries)
+        if each.all_bytes and each.hot_bytes
+    ]
     if len(cached) < 2:
         return []
-    most = max(each.all_bytes or 0.0 for each in cached)
-    unit, size = _unit(most)
-    x = from_zero(most / size)
-    plots = []
-    for name, measure in (
-        ("hot and cold bytes", lambda each: each.all_bytes),
-        ("hot bytes", lambda each: each.hot_bytes),
-    ):
+    unit, size = _unit(max(both for _, _, both, _ in cached))
+    x = from_zero(max(both for _, _, both, _ in cached) / size)
+
+    def plot(name: str, held: Sequence[float]) -> Plot:
         series = [
             Series(
                 each.label,
-                ((measure(each) / size, each.success.value),),
-                number,
+                ((count / size, each.success.value),),
+                style,
                 f"{each.success.num_successes} of {each.success.num_episodes} with "
-                f"{human_bytes(each.all_bytes)}, {human_bytes(each.hot_bytes)} of them hot",
+                f"{human_bytes(both)}, {human_bytes(hot)} of them hot",
             )
-            for number, each in enumerate(cached)
+            for (style, each, both, hot), count in zip(cached, held, strict=True)
         ]
-        y = percentages()
-        plots.append(line_plot("solved, %", series, x=x, y=y, x_title=f"{name}, {unit}"))
-    return plots
+        title = f"{name}, {unit}"
+        return line_plot("solved, %", series, x=x, y=percentages(), x_title=title)
+
+    return [
+        plot("hot and cold bytes", [both for _, _, both, _ in cached]),
+        plot("hot bytes", [hot for _, _, _, hot in cached]),
+    ]
 
 
 def success_plot(lines: Sequence[PolicyLine]) -> Plot | None:

@@ -59,7 +59,7 @@ from agentkv_tasks.report.tables import (
     tokens_of,
 )
 from agentkv_tasks.report.verdict import verdict
-from agentkv_tasks.results import FAILURES, Row, trace_of, unreset_warning
+from agentkv_tasks.results import FAILURES, Row, Unit, trace_of, unreset_warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
     found = [(row, trace) for row in rows if (trace := trace_of(row, folder)) is not None]
     traces = {row.key: trace for row, trace in found}
     hrefs = {row.key: quote(str(Path(row.trace).with_suffix(".html"))) for row, _ in found}
-    of_unit: dict[tuple[str, int, int, int], list[tuple[Row, Trace]]] = {}
+    of_unit: dict[Unit, list[tuple[Row, Trace]]] = {}
     for row, trace in found:
         of_unit.setdefault(row.unit, []).append((row, trace))
     for row, trace in found:
@@ -212,7 +212,8 @@ def _report(
         spreads=repeats,
         disagree=EXCLUDES_ZERO if seem_to_disagree(lines) else "",
         trade=success_over_bytes(summaries),
-        plots=_over_steps(summaries, run.traces),
+        plots=_bytes_over_steps(summaries, run.traces),
+        timed=seconds_plot(curves(summaries, run.traces, seconds)),
         parts=part_times(rows),
         parts_by_policy={
             summary.label: {part.name: part for part in part_times(summary.rows)}
@@ -244,14 +245,11 @@ def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _over_steps(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Plot]:
-    """Plot hot bytes, all bytes where they differ, and seconds over the steps of episodes."""
+def _bytes_over_steps(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Plot]:
+    """Plot hot bytes over the steps of episodes, and all bytes where they differ."""
     hot, whole = curves(summaries, traces), curves(summaries, traces, all_bytes)
     found = byte_plots("hot bytes", hot)
-    if hot != whole:
-        found += byte_plots("hot and cold bytes", whole)[:1]
-    timed = seconds_plot(curves(summaries, traces, seconds))
-    return [*found, *([] if timed is None else [timed])]
+    return found if hot == whole else [*found, *byte_plots("hot and cold bytes", whole)[:1]]
 
 
 def _seconds(count: float | None) -> str:
