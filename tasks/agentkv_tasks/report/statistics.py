@@ -60,9 +60,11 @@ class Paired:
     def is_as_good(self) -> bool:
         """True if the interval shows that the second policy loses less than `MARGIN`.
 
-        Fewer than `FEWEST` clusters show it of no policy, however equal their outcomes.
+        Fewer than `FEWEST` clusters show it only of a policy that is shown to win, however equal
+        their outcomes.
         """
-        return len(self.clusters) >= FEWEST and self.interval[0] > -MARGIN
+        low = self.interval[0]
+        return low > 0 or (low > -MARGIN and len(self.clusters) >= FEWEST)
 
     @property
     def p_value(self) -> float:
