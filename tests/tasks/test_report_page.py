@@ -1,4 +1,4 @@
-"""The report in a browser: it filters its tasks, fits the screen, and needs no script to be read."""
+"""The report in a browser: it filters tasks, fits the screen, and can be read without scripts."""
 
 import threading
 from collections.abc import Callable, Iterator
