@@ -118,8 +118,8 @@ def find_other(episodes: Sequence[Recorded], one: Recorded, other: str) -> Recor
 
 def print_episodes(console: Console, episodes: Sequence[Recorded]) -> None:
     """Print a table of the episodes."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("task", "policy", "seed", "status", "score", "steps", "peak"):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("task", "policy", "seed", "status", "score", "steps", "hot", "cold", "all"):
         side = "left" if name in ("policy", "status") else "right"
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for each in episodes:
@@ -219,19 +219,27 @@ def _summary(episode: Recorded) -> list[str]:
     row = episode.row
     if row is not None:
         score = "-" if row.score is None else f"{row.score:g}"
-        peak = human_bytes(row.kv_peak_bytes)
-        figures = [row.status, score, str(row.steps), peak]
-        return [str(row.task_id), row.policy, str(row.seed), *figures]
+        figures = [row.status, score, str(row.steps)]
+        held = _bytes(row.kv_peak_bytes, row.kv_stored_cold_bytes)
+        return [str(row.task_id), row.policy, str(row.seed), *figures, *held]
     try:
         trace = read_trace(episode.path)
     except (OSError, TraceError):
-        return [episode.stem, "-", "-", "not readable", "-", "-", "-"]
+        return [episode.stem, "-", "-", "not readable", *"-----"]
     status = "interrupted" if trace.end is None else str(trace.end.get("status"))
-    peaks = [step.cache_peak_bytes for step in trace.steps if step.seen_tokens]
+    read = [step for step in trace.steps if step.seen_tokens]
+    peak = max((step.cache_peak_bytes for step in read), default=None)
+    held = _bytes(peak, max((step.cold_bytes for step in read), default=0))
     task = _task_in(trace)
     head = [episode.stem if task is None else str(task), str(trace.head.get("policy", "-"))]
-    figures = [status, "-", str(len(trace.steps)), human_bytes(max(peaks, default=None))]
-    return [*head, str(trace.head.get("seed", "-")), *figures]
+    figures = [status, "-", str(len(trace.steps))]
+    return [*head, str(trace.head.get("seed", "-")), *figures, *held]
+
+
+def _bytes(hot: int | None, cold: int) -> list[str]:
+    """Return the cells of hot, cold and all bytes."""
+    whole = None if hot is None else hot + cold
+    return [human_bytes(hot), human_bytes(cold or None), human_bytes(whole)]
 
 
 def _task_of(episode: Recorded) -> int | None:

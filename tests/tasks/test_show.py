@@ -68,20 +68,24 @@ def out(tmp_path: Path, row: MakeRow) -> Path:
             ("004-full-0-z", "full", 4, STEPS[:1]),
         ):
             record(tmp_path, stem, steps, policy=policy, task={"task_id": task})
+            cold = 1024 if (policy, task) == ("full", 3) else 0
             made = row(policy=policy, task_id=task, steps=len(steps), kv_peak_bytes=5120)
+            made = replace(made, kv_cold_bytes=cold)
             results.append(replace(made, trace=f"traces/{stem}.jsonl", reason="the price"))
     return tmp_path
 
 
 def test_a_folder_lists_its_episodes(out: Path) -> None:
     lines = call(out).output.splitlines()
-    assert lines[0].split() == ["task", "policy", "seed", "status", "score", "steps", "peak"]
+    names = ["task", "policy", "seed", "status", "score", "steps", "hot", "cold", "all"]
+    assert lines[0].split() == names
     assert [line.split()[:6] for line in lines[1:]] == [
         ["3", "full", "0", "stopped", "1", "3"],
         ["3", "window", "0", "stopped", "1", "2"],
         ["4", "full", "0", "stopped", "1", "1"],
     ]
-    assert "5.0 KiB" in lines[1]
+    assert lines[1].split()[6:] == ["5.0", "KiB", "1.0", "KiB", "6.0", "KiB"]
+    assert lines[2].split()[6:] == ["5.0", "KiB", "-", "5.0", "KiB"]
     assert len(call(out, "--policy", "window").output.splitlines()) == 2
 
 
