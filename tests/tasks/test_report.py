@@ -15,6 +15,7 @@ from rich.console import Console
 
 from agentkv.terminal import human_bytes
 from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_tasks.bench.tables import bytes_cells
 from agentkv_tasks.report.html import template_environment
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import summarize
@@ -206,6 +207,25 @@ def test_the_final_table_fits_80_columns(out: Path) -> None:
     output = console.export_text()
     assert all(len(line) <= 80 for line in output.splitlines())
     assert "critical-ada-" in output and "4.0x" in output
+
+
+def test_the_final_table_counts_hot_cold_and_all_bytes(row: MakeRow) -> None:
+    rows = [
+        row(kv_peak_bytes=9 * 2**20),
+        row(policy="lookback-int8", kv_peak_bytes=3 * 2**20, kv_cold_bytes=3 * 2**20),
+        row(policy="int4", kv_peak_bytes=3 * 2**20),
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(result_table(rows))
+    lines = console.export_text().splitlines()
+    assert lines[0].split()[-4:] == ["hot", "cold", "all", "smaller"]
+    assert lines[1].split()[-4:] == ["9.0", "-", "9.0", "-"]
+    assert lines[2].split()[-4:] == ["3.0", "3.0", "6.0", "1.5x"]
+    assert lines[3].split()[-4:] == ["3.0", "-", "3.0", "3.0x"]
+    text = " ".join(" ".join(lines[4:]).split())
+    assert "all: MiB of the cache" in text and "On a CPU all of them lie in one memory." in text
+    assert bytes_cells(1024 * 812, 2**21) == ("812K", "2.0M", "2.8M")
+    assert bytes_cells(None, 0) == ("-", "-", "-")
 
 
 def test_the_report_shows_where_the_time_went_if_the_rows_say_it(out: Path, row: MakeRow) -> None:
