@@ -103,6 +103,15 @@ def test_repeats_of_one_task_are_one_cluster(write: Callable[..., Path], row: Ma
     assert window.p_value == 1.0  # one task differs, however often it was played
 
 
+def test_repeats_of_other_commits_are_said_to_be(
+    write: Callable[..., Path], row: MakeRow
+) -> None:
+    folders = [write(commit, row(commit=commit)) for commit in ("abc", "def")]
+    caution = "Other code can give other figures: these rows come from several versions of commit"
+    assert f"{caution}: abc, def." in write_report(*folders).read_text()
+    assert caution not in (folders[0] / "report.html").read_text()
+
+
 def test_a_deterministic_run_has_no_warning_of_repeats(
     write: Callable[..., Path], row: MakeRow
 ) -> None:

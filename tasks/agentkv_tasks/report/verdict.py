@@ -10,7 +10,7 @@ from agentkv_tasks.report.spread import WHY, Spread, repeats_are_equal
 from agentkv_tasks.report.statistics import FEWEST, MARGIN, Paired
 from agentkv_tasks.report.summary import Summary, percent
 from agentkv_tasks.report.tables import LEVEL, p_value
-from agentkv_tasks.results import FAILURES
+from agentkv_tasks.results import FAILURES, mixed_versions
 
 _FEW = 10
 """Episodes below which an interval says nothing (our choice)."""
@@ -52,7 +52,12 @@ def verdict(
             for place in places
         ),
         tuple((summary.label, _sentence(summary, summaries)) for summary in summaries),
-        (*_unfinished(summaries, planned), *_failed(summaries), *_repeated(summaries, spreads)),
+        (
+            *_unfinished(summaries, planned),
+            *_failed(summaries),
+            *_repeated(summaries, spreads),
+            *(f"Other code can give other figures: {line}." for line in mixed_versions(rows)),
+        ),
     )
 
 
