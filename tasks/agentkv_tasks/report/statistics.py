@@ -5,6 +5,7 @@ unpaired success rates has a standard error of several points. A task in several
 several seeds is one cluster: its outcomes depend on each other.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -51,10 +52,7 @@ class Paired:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the difference, by bootstrap over clusters; NaN without units."""
-        if not self.clusters:
-            return math.nan, math.nan
-        differences = [gained / count for gained, count in self.clusters]
-        return bootstrap_interval(differences, weights=[count for _, count in self.clusters])
+        return _difference_interval(self.clusters)
 
     @property
     def is_as_good(self) -> bool:
@@ -70,6 +68,15 @@ class Paired:
     def p_value(self) -> float:
         """Two-sided p-value of the exact sign-flip test over clusters."""
         return sign_flip_exact([gained for gained, _ in self.clusters])
+
+
+@functools.lru_cache(maxsize=256)
+def _difference_interval(clusters: tuple[tuple[int, int], ...]) -> tuple[float, float]:
+    """Return the interval of `Paired`, which a report asks for several times."""
+    if not clusters:
+        return math.nan, math.nan
+    differences = [gained / count for gained, count in clusters]
+    return bootstrap_interval(differences, weights=[count for _, count in clusters])
 
 
 def paired(
