@@ -178,6 +178,12 @@ class Row:
         return f"{key} {self.repeat}" if self.repeat else key
 
     @property
+    def set_parameters(self) -> dict[str, Any]:
+        """Parameters of the policy that are not None. Rows of an earlier version lack parameters
+        that came later, and None is their value where nobody sets them."""
+        return {name: each for name, each in self.policy_parameters.items() if each is not None}
+
+    @property
     def unit(self) -> Unit:
         """Unit that pairs episodes of different policies."""
         return Unit(self.suite, self.world_seed, self.task_id, self.seed, self.repeat)

@@ -138,7 +138,7 @@ def test_scripts_and_missing_traces_have_no_curve(row: MakeRow) -> None:
 
 def test_curves_flattened_by_a_high_one_get_a_second_plot_without_it() -> None:
     full = Curve("full", (1e6, 9e6), (1, 1))
-    low = [Curve(name, (1e5, 2e5), (1, 1)) for name in ("window", "h2o")]
+    low = [Curve(name, (1e5, 2e5), (1, 1), n) for n, name in enumerate(("window", "h2o"), start=1)]
     both = byte_plots("hot bytes", [full, *low])
     assert [plot.title for plot in both] == [
         "hot bytes, MiB",

@@ -103,9 +103,20 @@ def test_repeats_of_one_task_are_one_cluster(write: Callable[..., Path], row: Ma
     assert window.p_value == 1.0  # one task differs, however often it was played
 
 
-def test_repeats_of_other_commits_are_said_to_be(
+def test_a_parameter_of_a_later_version_that_is_off_does_not_part_repeats(
     write: Callable[..., Path], row: MakeRow
 ) -> None:
+    old = row(policy="int4", policy_parameters={"recent": 64})
+    new = row(policy="int4", policy_parameters={"recent": 64, "sure": None, "budget": None})
+    other = row(policy="int4", policy_parameters={"recent": 64, "sure": 0.9})
+    runs = read_runs([write(str(n), each) for n, each in enumerate((old, new, other))])
+    rows = [each for of in pooled(runs).values() for each in of]
+    assert [each.repeat for each in rows] == [0, 1, 0]
+    labels = [(each.label, len(each.rows)) for each in summarize(rows)]
+    assert labels == [("int4 (sure=None)", 2), ("int4 (sure=0.9)", 1)]
+
+
+def test_repeats_of_other_commits_are_said_to_be(write: Callable[..., Path], row: MakeRow) -> None:
     folders = [write(commit, row(commit=commit)) for commit in ("abc", "def")]
     caution = "Other code can give other figures: these rows come from several versions of commit"
     assert f"{caution}: abc, def." in write_report(*folders).read_text()

@@ -48,6 +48,8 @@ class Curve:
     label: str
     means: tuple[float, ...]
     num_episodes: tuple[int, ...]
+    style: int = 0
+    """Number of the policy, which decides how it looks in all plots."""
 
 
 def curves(
@@ -63,7 +65,7 @@ def curves(
         measure: what is averaged.
     """
     found = []
-    for summary in summaries:
+    for style, summary in enumerate(summaries):
         episodes = [
             [measure(step) for step in traces[row.key].steps if step.seen_tokens]
             for row in summary.rows
@@ -78,7 +80,7 @@ def curves(
             means.append(figures.fmean(sizes))
             counts.append(len(sizes))
         if means:
-            found.append(Curve(summary.label, tuple(means), tuple(counts)))
+            found.append(Curve(summary.label, tuple(means), tuple(counts), style))
     return found
 
 
@@ -86,12 +88,11 @@ def byte_plots(title: str, drawn: Sequence[Curve]) -> list[Plot]:
     """Plot all curves; if the highest one flattens the others, plot those again without it."""
     if not drawn:
         return []
-    styled = list(enumerate(drawn))
     highest = max(drawn, key=lambda curve: max(curve.means))
-    others = [(style, curve) for style, curve in styled if curve is not highest]
-    found = [_byte_plot(title, styled)]
+    others = [curve for curve in drawn if curve is not highest]
+    found = [_byte_plot(title, drawn)]
     if len(others) > 1 and max(highest.means) > _MAX_RATIO * max(
-        max(each.means) for _, each in others
+        max(each.means) for each in others
     ):
         found.append(_byte_plot(f"{title}, without {highest.label}", others))
     return found
@@ -101,30 +102,27 @@ def seconds_plot(drawn: Sequence[Curve]) -> Plot | None:
     """Plot the seconds of each step; None without curves."""
     if not drawn:
         return None
-    return _plot("seconds per step", list(enumerate(drawn)), 1.0, lambda found: f"{found:.2f} s")
+    return _plot("seconds per step", drawn, 1.0, lambda found: f"{found:.2f} s")
 
 
-def _byte_plot(title: str, styled: Sequence[tuple[int, Curve]]) -> Plot:
-    unit, size = _unit(max(max(curve.means) for _, curve in styled))
-    return _plot(f"{title}, {unit}", styled, size, human_bytes)
+def _byte_plot(title: str, drawn: Sequence[Curve]) -> Plot:
+    unit, size = _unit(max(max(curve.means) for curve in drawn))
+    return _plot(f"{title}, {unit}", drawn, size, human_bytes)
 
 
 def _unit(most: float) -> tuple[str, float]:
     return next((each for each in _UNITS if most >= 2 * each[1]), _UNITS[-1])
 
 
-def _plot(
-    title: str, styled: Sequence[tuple[int, Curve]], size: float, shown: Callable[[float], str]
-) -> Plot:
-    drawn = [curve for _, curve in styled]
+def _plot(title: str, drawn: Sequence[Curve], size: float, shown: Callable[[float], str]) -> Plot:
     series = [
         Series(
             curve.label,
             tuple((step, held / size) for step, held in enumerate(curve.means, start=1)),
-            style,
+            curve.style,
             f"{shown(curve.means[-1])} after step {len(curve.means)}",
         )
-        for style, curve in styled
+        for curve in drawn
     ]
     most = max(max(curve.means) for curve in drawn)
     steps = counting(max(len(curve.means) for curve in drawn))

@@ -62,9 +62,14 @@ def pooled(runs: Mapping[Path, Sequence[Row]]) -> dict[Path, list[Row]]:
     held: Counter[str] = Counter()
     found: dict[Path, list[Row]] = {}
     for folder, rows in runs.items():
-        found[folder] = [replace(row, repeat=held[row.key]) for row in rows]
-        held.update(row.key for row in rows)
+        found[folder] = [replace(row, repeat=held[_episode(row)]) for row in rows]
+        held.update(map(_episode, rows))
     return found
+
+
+def _episode(row: Row) -> str:
+    """Return the key of a row's episode, which rows of several versions share."""
+    return replace(row, policy_parameters=row.set_parameters).key
 
 
 def _refuse_copies(runs: Mapping[Path, Sequence[Row]]) -> None:

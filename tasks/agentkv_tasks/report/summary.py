@@ -27,7 +27,7 @@ class _Group(NamedTuple):
     model: str
     policy: str
     parameters: str
-    """Parameters of the policy as JSON."""
+    """Parameters of the policy that are not None, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def summarize(rows: Sequence[Row]) -> list[Summary]:
     """
     groups: dict[_Group, list[Row]] = {}
     for row in rows:
-        parameters = json.dumps(row.policy_parameters, sort_keys=True)
+        parameters = json.dumps(row.set_parameters, sort_keys=True)
         groups.setdefault(_Group(row.suite, row.model, row.policy, parameters), []).append(row)
     labels = _labels(list(groups))
     baselines: dict[tuple[str, str], list[Row]] = {}
@@ -222,7 +222,7 @@ def _labels(groups: Sequence[_Group]) -> dict[_Group, str]:
         own = json.loads(group.parameters)
         extra = [
             f"{name}={own.get(name)}"
-            for name in own
+            for name in dict.fromkeys(name for each in same for name in each)
             if any(other.get(name) != own.get(name) for other in same)
         ]
         extra += [group.model] * several_models + [group.suite] * several_suites
