@@ -182,7 +182,7 @@ def report(
     """Print the table of a run, or of several pooled runs, and rewrite report.html."""
     with options.for_people() as console:
         from agentkv.advice import advice_lines
-        from agentkv_tasks.report.pool import read_runs
+        from agentkv_tasks.report.pool import pooled, read_runs
         from agentkv_tasks.report.summary import summarize
         from agentkv_tasks.report.tables import markdown as as_markdown
         from agentkv_tasks.report.tables import policy_lines
@@ -191,7 +191,7 @@ def report(
         from agentkv_tasks.run.display import failure_lines, result_table
 
         others = None if against is None else options.split("--against", against)
-        rows = [row for run in read_runs(folders).values() for row in run]
+        rows = [row for run in pooled(read_runs(folders)).values() for row in run]
         if markdown:
             typer.echo(plain(as_markdown(policy_lines(summarize(rows), others))))
             return

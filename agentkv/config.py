@@ -186,7 +186,8 @@ class RunSettings(_Settings):
     )
     """Policies; every task runs under each."""
     seeds: tuple[Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)], ...] = (0,)
-    """Every task runs once per policy and seed. Under greedy decoding all seeds give equal runs."""
+    """Every task runs once per policy and seed. Under greedy decoding a seed changes nothing: all
+    are equal with `deterministic`, and otherwise up to rounding."""
     world_seed: int = Field(default=75, ge=0, le=_LARGEST)
     """Seed of the embedded world that holds the tasks."""
     limit: int | None = Field(default=None, ge=1, le=_LARGEST)

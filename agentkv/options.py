@@ -148,7 +148,8 @@ Deterministic = Annotated[
     bool,
     typer.Option(
         "--deterministic/--shared",
-        help="Decode every reply in its own forwards, so that equal runs write equal rows. Slower.",
+        help="Decode every reply in its own forwards, so that equal runs write equal rows; without "
+        "it, equal seeds may give other episodes. Slower.",
     ),
 ]
 Temperature = Annotated[

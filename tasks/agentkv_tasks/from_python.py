@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from agentkv_tasks.evaluate import Scoring
-from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.pool import pooled, read_runs
 from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import markdown, policy_lines
 from agentkv_tasks.report.write import write_report
@@ -146,6 +146,8 @@ def report(
 ) -> Report:
     """Pool the runs in `folders`, rewrite their reports, and return their rows.
 
+    Runs of equal settings are repeats; `Row.repeat` numbers them.
+
     Args:
         folders: folders (`out`) of runs.
         out: folder of the pooled report; None: the parent of the first folder. One folder gets its
@@ -161,7 +163,7 @@ def report(
     if not folders:
         raise ValueError("give at least one folder (out) of a run")
     paths = [Path(folder) for folder in folders]
-    rows = tuple(row for run in read_runs(paths).values() for row in run)
+    rows = tuple(row for run in pooled(read_runs(paths)).values() for row in run)
     return Report(rows, write_report(*paths, out=_path(out), against=against))
 
 

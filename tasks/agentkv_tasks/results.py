@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -59,6 +59,16 @@ class Attempt:
     seconds: float
     trace: str = ""
     """Path of its trace, relative to the folder of the results; empty if it has none."""
+
+
+class Unit(NamedTuple):
+    """An episode without its policy: what the episodes of several policies have in common."""
+
+    suite: str
+    world_seed: int
+    task_id: int
+    seed: int
+    repeat: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +156,9 @@ class Row:
     commit: str = ""
     finished_at: str = ""
     """UTC, ISO 8601."""
+    repeat: int = 0
+    """How many earlier runs of the same episode are pooled with this one (`read_runs`). A file does
+    not hold it: there every row is the only one of its key."""
     schema: int = SCHEMA
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
@@ -153,7 +166,7 @@ class Row:
     @property
     def key(self) -> str:
         """Identity of the episode: rows with equal keys are the same measurement."""
-        return key_of(
+        key = key_of(
             suite=self.suite,
             world_seed=self.world_seed,
             task_id=self.task_id,
@@ -162,15 +175,38 @@ class Row:
             model=self.model,
             seed=self.seed,
         )
+        return f"{key} {self.repeat}" if self.repeat else key
 
     @property
-    def unit(self) -> tuple[str, int, int, int]:
-        """Unit that pairs episodes of different policies: suite, world, task and seed."""
-        return self.suite, self.world_seed, self.task_id, self.seed
+    def set_parameters(self) -> dict[str, Any]:
+        """Parameters of the policy that are not None. Rows of an earlier version lack parameters
+        that came later, and None is their value where nobody sets them."""
+        return {name: each for name, each in self.policy_parameters.items() if each is not None}
+
+    @property
+    def unit(self) -> Unit:
+        """Unit that pairs episodes of different policies."""
+        return Unit(self.suite, self.world_seed, self.task_id, self.seed, self.repeat)
+
+    @property
+    def kv_all_bytes(self) -> int | None:
+        """Bytes that the episode needed for its cache, wherever they lay: the peak of the hot
+        entries, and the cold tier with its index at the end, when they are largest. None for models
+        without a cache."""
+        if self.kv_peak_bytes is None:
+            return None
+        return self.kv_peak_bytes + self.kv_stored_cold_bytes
+
+    @property
+    def kv_stored_cold_bytes(self) -> int:
+        """Bytes of the cold tier and its index at the end; 0 without one, and in older rows."""
+        return (self.kv_cold_bytes or 0) + (self.kv_index_bytes or 0)
 
     def to_json(self) -> str:
         """Return the row as a JSON line."""
-        return json_line(asdict(self)).decode().rstrip("\n")
+        values = asdict(self)
+        del values["repeat"]
+        return json_line(values).decode().rstrip("\n")
 
 
 def key_of(
@@ -376,7 +412,7 @@ def _row(line: bytes, where: str) -> Row:
         raise ResultsError(f"{where}: {error}") from None
     except ValueError:
         raise ResultsError(f"{where}: not JSON") from None
-    known = {entry.name for entry in fields(Row)}
+    known = {entry.name for entry in fields(Row)} - {"repeat"}
     if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
         raise ResultsError(f"{where}: not a row of schema {SCHEMA}")
     if values["schema"] != SCHEMA:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -119,8 +118,8 @@ def find_other(episodes: Sequence[Recorded], one: Recorded, other: str) -> Recor
 
 def print_episodes(console: Console, episodes: Sequence[Recorded]) -> None:
     """Print a table of the episodes."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("task", "policy", "seed", "status", "score", "steps", "peak"):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("task", "policy", "seed", "status", "score", "steps", "hot", "cold", "all"):
         side = "left" if name in ("policy", "status") else "right"
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for each in episodes:
@@ -182,16 +181,16 @@ def print_against(console: Console, one: Recorded, other: Recorded) -> None:
         names = [one.stem, other.stem]
     _print_head(console, one, traces[0])
     parting = find_parting(*(trace.steps for trace in traces))
-    width = max(20, (console.width - 8) // 2)
-    _line(console, f"      {_fitted(names[0], width)}  {_fitted(names[1], width)}", style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    table.add_column("", justify="right", width=4, no_wrap=True)
+    for name in names:
+        table.add_column(Text(plain(name)), ratio=1, overflow="fold")
     for number in range(max(len(trace.steps) for trace in traces)):
-        actions = [
-            (trace.steps[number].action or "(unreadable)") if number < len(trace.steps) else "-"
-            for trace in traces
-        ]
         sign = "!" if number == parting.action else "~" if number == parting.page else " "
-        columns = [_fitted(action, width) for action in actions]
-        _line(console, f"{sign}{number + 1:>4} {columns[0]}  {columns[1]}")
+        table.add_row(
+            f"{sign}{number + 1:>3}", *(Text(_done(trace.steps, number)) for trace in traces)
+        )
+    console.print(table)
     console.print()
     for line in parting.lines():
         _line(console, line)
@@ -199,11 +198,20 @@ def print_against(console: Console, one: Recorded, other: Recorded) -> None:
         for name, trace in zip(names, traces, strict=True):
             gone = Memory(trace.steps).gone_before(min(parting.action, len(trace.steps)))
             said = "held in part or not at all" if gone else "held all that it had read"
-            _line(console, f"before that step the cache of {name} {said}{':' * bool(gone)}")
+            _wrapped(console, f"before that step the cache of {name} {said}{':' * bool(gone)}", "")
             for each in gone:
-                _line(console, f"    {_quoted(each)}")
+                _wrapped(console, _quoted(each), "    ")
     for name, episode, trace in zip(names, (one, other), traces, strict=True):
-        _line(console, f"{name}: {_end(episode, trace)}")
+        _wrapped(console, f"{name}: {_end(episode, trace)}", "")
+
+
+def _done(steps: Sequence[Step], number: int) -> str:
+    """Return the action of a step with the element that it is on; a dash if there is no step."""
+    if number >= len(steps):
+        return "-"
+    step = steps[number]
+    on = f" on {step.element}" if step.element else ""
+    return plain(_one_line(f"{step.action or '(unreadable)'}{on}"))
 
 
 def _summary(episode: Recorded) -> list[str]:
@@ -211,19 +219,27 @@ def _summary(episode: Recorded) -> list[str]:
     row = episode.row
     if row is not None:
         score = "-" if row.score is None else f"{row.score:g}"
-        peak = human_bytes(row.kv_peak_bytes)
-        figures = [row.status, score, str(row.steps), peak]
-        return [str(row.task_id), row.policy, str(row.seed), *figures]
+        figures = [row.status, score, str(row.steps)]
+        held = _bytes(row.kv_peak_bytes, row.kv_stored_cold_bytes)
+        return [str(row.task_id), row.policy, str(row.seed), *figures, *held]
     try:
         trace = read_trace(episode.path)
     except (OSError, TraceError):
-        return [episode.stem, "-", "-", "not readable", "-", "-", "-"]
+        return [episode.stem, "-", "-", "not readable", *"-----"]
     status = "interrupted" if trace.end is None else str(trace.end.get("status"))
-    peaks = [step.cache_peak_bytes for step in trace.steps if step.seen_tokens]
+    read = [step for step in trace.steps if step.seen_tokens]
+    peak = max((step.cache_peak_bytes for step in read), default=None)
+    held = _bytes(peak, max((step.cold_bytes for step in read), default=0))
     task = _task_in(trace)
     head = [episode.stem if task is None else str(task), str(trace.head.get("policy", "-"))]
-    figures = [status, "-", str(len(trace.steps)), human_bytes(max(peaks, default=None))]
-    return [*head, str(trace.head.get("seed", "-")), *figures]
+    figures = [status, "-", str(len(trace.steps))]
+    return [*head, str(trace.head.get("seed", "-")), *figures, *held]
+
+
+def _bytes(hot: int | None, cold: int) -> list[str]:
+    """Return the cells of hot, cold and all bytes."""
+    whole = None if hot is None else hot + cold
+    return [human_bytes(hot), human_bytes(cold or None), human_bytes(whole)]
 
 
 def _task_of(episode: Recorded) -> int | None:
@@ -337,8 +353,16 @@ def _counted(each: Forgotten) -> str:
 
 def _quoted(each: Forgotten) -> str:
     texts = [text for text in map(_one_line, each.texts) if text]
-    shown = [f"{text[:_QUOTED]}..." if len(text) > _QUOTED else text for text in texts]
+    shown = [_cut(text) for text in texts]
     return ": ".join([_counted(each), *(["; ".join(shown[:_MOST_SHOWN])] if shown else [])])
+
+
+def _cut(text: str) -> str:
+    """Shorten a text to `_QUOTED` characters, after a word unless that would lose half of them."""
+    if len(text) <= _QUOTED:
+        return text
+    head, _, _ = text[:_QUOTED].rpartition(" ")
+    return f"{head if len(head) > _QUOTED // 2 else text[:_QUOTED]}..."
 
 
 def _print_page(console: Console, memory: Memory, number: int) -> None:
@@ -371,13 +395,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _fitted(text: str, width: int) -> str:
-    text = _one_line(plain(text))
-    if cell_len(text) > width:
-        return f"{set_cell_size(text, width - 3)}..."
-    return set_cell_size(text, width)
-
-
 def _line(console: Console, text: str, style: str = "") -> None:
     """Print a text on one line, cut at the width of the terminal."""
     text = plain(text).replace("\n", " ").replace("\t", " ")
@@ -385,9 +402,8 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 def _wrapped(console: Console, text: str, margin: str, style: str = "") -> None:
-    """Print a text with a margin before each line; long lines go on in the next one."""
+    """Print a text with a margin before each line; long lines break between words."""
     width = max(20, console.width - len(margin))
     for line in plain(text).replace("\t", "    ").split("\n"):
-        for part in chop_cells(line, width) or [""]:
-            shown = Text(part, style=style)
-            console.print(Text(margin) + shown, no_wrap=True, overflow="ellipsis")
+        for part in Text(line, style=style).wrap(console, width, overflow="fold") or [Text()]:
+            console.print(Text(margin) + part, no_wrap=True, overflow="ellipsis")

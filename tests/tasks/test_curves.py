@@ -2,14 +2,30 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import resources
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.trace import Step, Trace
-from agentkv_tasks.report.curves import Curve, curves, plots, success_plot
-from agentkv_tasks.report.plot import NUM_STYLES
+from agentkv_tasks.report.curves import (
+    Curve,
+    all_bytes,
+    byte_plots,
+    curves,
+    seconds,
+    success_over_bytes,
+    success_plot,
+)
+from agentkv_tasks.report.plot import (
+    NUM_STYLES,
+    Plot,
+    Series,
+    from_zero,
+    line_plot,
+    percentages,
+)
 from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import policy_lines
 from agentkv_tasks.results import Row
@@ -48,6 +64,65 @@ def test_a_point_is_the_mean_over_the_episodes_that_reached_the_step(row: MakeRo
     assert curve == Curve("full", (15.0, 40.0, 30.0), (2, 2, 1))
 
 
+def test_curves_can_show_all_bytes_and_seconds(row: MakeRow) -> None:
+    kept = trace([10, 20])
+    steps = tuple(replace(step, cold_bytes=5, seconds=0.5) for step in kept.steps)
+    rows = [row()]
+    traces = {rows[0].key: replace(kept, steps=steps)}
+    assert curves(summarize(rows), traces, all_bytes)[0].means == (15.0, 25.0)
+    assert curves(summarize(rows), traces, seconds)[0].means == (0.5, 0.5)
+
+
+def test_success_is_drawn_over_all_bytes_and_over_hot_ones(row: MakeRow) -> None:
+    rows = [
+        row(kv_peak_bytes=8 * 2**20),
+        row(policy="lookback", success=False, kv_peak_bytes=2 * 2**20, kv_cold_bytes=4 * 2**20),
+    ]
+    both, hot = success_over_bytes(summarize(rows))
+    assert (both.x_title, hot.x_title) == ("hot and cold bytes, MiB", "hot bytes, MiB")
+
+    def places(plot: Plot) -> list[tuple[float, float]]:
+        across = {float(tick.label): tick.at for tick in plot.x_ticks}
+        down = {float(tick.label): tick.at for tick in plot.y_ticks}
+        return [
+            (across[count], down[share]) for count, share in zip(expected, (100, 0), strict=True)
+        ]
+
+    expected = (8, 6)
+    assert [line.end for line in both.lines] == places(both)
+    expected = (8, 2)
+    assert [line.end for line in hot.lines] == places(hot)
+    assert "6.0 MiB, 2.0 MiB of them hot" in hot.lines[1].last
+    assert success_over_bytes(summarize(rows[:1])) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 100), st.floats(0, 1), st.text(min_size=1, max_size=30)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_labels_of_points_cover_neither_points_nor_each_other(
+    points: list[tuple[float, float, str]],
+) -> None:
+    series = [Series(label, ((x, y),), n) for n, (x, y, label) in enumerate(points)]
+    plot = line_plot("solved, %", series, x=from_zero(100), y=percentages(), x_title="bytes")
+    boxes = []
+    for line in plot.lines:
+        if line.label_at is not None:
+            x, y, anchor = line.label_at
+            width = 11 * len(line.label)
+            left = {"start": x, "middle": x - width / 2, "end": x - width}[anchor]
+            boxes.append((left, y - 11.9, left + width, y + 11.9))
+    marks = [(x - 3, y - 3, x + 3, y + 3) for x, y in (line.end for line in plot.lines)]
+    for place, box in enumerate(boxes):
+        assert plot.left - 1 <= box[0] and box[2] <= plot.width + 1 and box[3] <= plot.bottom
+        for other in (*boxes[:place], *marks):
+            is_apart = box[2] <= other[0] or other[2] <= box[0]
+            assert is_apart or box[3] <= other[1] or other[3] <= box[1]
+
+
 def test_a_curve_ends_where_few_episodes_continue(row: MakeRow) -> None:
     rows = [row(task_id=number) for number in range(11)]
     traces = {each.key: trace([8] * (9 if each.task_id == 0 else 2)) for each in rows}
@@ -57,21 +132,21 @@ def test_a_curve_ends_where_few_episodes_continue(row: MakeRow) -> None:
 
 def test_scripts_and_missing_traces_have_no_curve(row: MakeRow) -> None:
     rows = [row()]
-    assert plots(curves(summarize(rows), {})) == []
+    assert byte_plots("hot bytes", curves(summarize(rows), {})) == []
     assert curves(summarize(rows), {rows[0].key: trace([])}) == []
 
 
 def test_curves_flattened_by_a_high_one_get_a_second_plot_without_it() -> None:
     full = Curve("full", (1e6, 9e6), (1, 1))
-    low = [Curve(name, (1e5, 2e5), (1, 1)) for name in ("window", "h2o")]
-    both = plots([full, *low])
+    low = [Curve(name, (1e5, 2e5), (1, 1), n) for n, name in enumerate(("window", "h2o"), start=1)]
+    both = byte_plots("hot bytes", [full, *low])
     assert [plot.title for plot in both] == [
-        "mean cache size, MiB",
-        "mean cache size without full, KiB",
+        "hot bytes, MiB",
+        "hot bytes, without full, KiB",
     ]
     assert [line.style for line in both[1].lines] == [1, 2]  # the styles of the first plot
-    assert len(plots([full, low[0]])) == 1
-    assert len(plots([full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1
+    assert len(byte_plots("hot bytes", [full, low[0]])) == 1
+    assert len(byte_plots("hot bytes", [full, *low, Curve("int8", (1e6, 4e6), (1, 1))])) == 1
 
 
 def test_success_is_drawn_over_the_bands_of_lengths(row: MakeRow) -> None:
@@ -118,7 +193,7 @@ def test_curves_stay_within_the_frame_and_tick_labels_are_distinct(
     means: list[tuple[float, ...]],
 ) -> None:
     drawn = [Curve(f"policy {n}", each, (1,) * len(each)) for n, each in enumerate(means)]
-    for plot in plots(drawn):
+    for plot in byte_plots("hot bytes", drawn):
         for line in plot.lines:
             for point in line.points.split():
                 x, y = map(float, point.split(","))

@@ -15,6 +15,8 @@ from rich.console import Console
 
 from agentkv.terminal import human_bytes
 from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_tasks.bench.tables import bytes_cells
+from agentkv_tasks.report.html import template_environment
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import markdown, policy_lines
@@ -58,9 +60,16 @@ class Reader(HTMLParser):
         self.links += [value for name, value in attrs if name in ("href", "src") and value]
 
 
+OURS = str(template_environment().from_string("<script>{{ script }}</script>").render())
+"""The only script of a report."""
+
+
 def read(path: Path) -> Reader:
+    """Read a page without the script of the reports, which pages of episodes do not have."""
     reader = Reader()
-    reader.feed(path.read_text())
+    text = path.read_text()
+    assert text.count(OURS) == (path.name == "report.html")
+    reader.feed(text.replace(OURS, ""))
     return reader
 
 
@@ -121,15 +130,15 @@ def test_the_report_identifies_its_tasks_and_shows_the_figures_of_the_rows(out: 
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", write_report(out).read_text()))
     assert "vwa75 is our own set of 75 tasks" in text
     assert "2/2" in text and "1/2" in text
-    assert "4 KiB" in text and "1 KiB" in text and "4.0×" in text
+    assert "4.0 KiB" in text and "1.0 KiB" in text and "4.0×" in text
     assert "Ended by the harness" in text
 
 
 def test_the_report_plots_cache_bytes_over_steps(out: Path) -> None:
     text = write_report(out).read_text()
     assert "svg" in read(out / "report.html").tags
-    assert "mean cache size, KiB" in text and "2.0 KiB after step 1" in text
-    assert text.count("<polyline") == 4  # a curve and a legend entry per policy
+    assert "hot bytes, KiB" in text and "2.0 KiB after step 1" in text
+    assert "seconds per step" in text and "0.50 s after step 1" in text
 
 
 def test_a_report_of_several_runs_links_to_the_episodes_of_each(
@@ -154,7 +163,7 @@ def test_policies_are_compared_in_pairs_with_the_full_cache(out: Path) -> None:
     assert (full.label, window.label) == ("full", "window")  # the baseline is first
     assert full.against is None and window.against is not None
     assert (window.against.both, window.against.only_first) == (1, 1)
-    assert window.peak_ratio == 4.0
+    assert window.hot_ratio == window.all_ratio == 4.0
     assert window.failures == {"crash": 1}
     assert failure_lines(rows) == ["window: 1 crash (counted as failures)"]
 
@@ -198,6 +207,25 @@ def test_the_final_table_fits_80_columns(out: Path) -> None:
     output = console.export_text()
     assert all(len(line) <= 80 for line in output.splitlines())
     assert "critical-ada-" in output and "4.0x" in output
+
+
+def test_the_final_table_counts_hot_cold_and_all_bytes(row: MakeRow) -> None:
+    rows = [
+        row(kv_peak_bytes=9 * 2**20),
+        row(policy="lookback-int8", kv_peak_bytes=3 * 2**20, kv_cold_bytes=3 * 2**20),
+        row(policy="int4", kv_peak_bytes=3 * 2**20),
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(result_table(rows))
+    lines = console.export_text().splitlines()
+    assert lines[0].split()[-4:] == ["hot", "cold", "all", "smaller"]
+    assert lines[1].split()[-4:] == ["9.0", "-", "9.0", "-"]
+    assert lines[2].split()[-4:] == ["3.0", "3.0", "6.0", "1.5x"]
+    assert lines[3].split()[-4:] == ["3.0", "-", "3.0", "3.0x"]
+    text = " ".join(" ".join(lines[4:]).split())
+    assert "all: MiB of the cache" in text and "On a CPU all of them lie in one memory." in text
+    assert bytes_cells(1024 * 812, 2**21) == ("812K", "2.0M", "2.8M")
+    assert bytes_cells(None, 0) == ("-", "-", "-")
 
 
 def test_the_report_shows_where_the_time_went_if_the_rows_say_it(out: Path, row: MakeRow) -> None:
@@ -304,17 +332,16 @@ def test_a_cold_tier_and_looks_back_have_columns_of_their_own(tmp_path: Path, ro
     ]
     table = markdown(policy_lines(summarize(rows)))
     head, _, full, lookback, *_ = table.splitlines()
-    assert (
-        "| cold tier at the end (of the peak) | looks and bytes they read, per reply token |"
-        in head
-    )
-    assert "| - | - |" in full and "| 1.0 KiB (25.0 %) | 12.5 %, 2.0 KiB |" in lookback
+    assert "| hot (of full) | cold (of full) | all (of full) |" in head
+    assert "| looks and bytes they read, per reply token |" in head
+    assert "| 4.0 KiB | - | 4.0 KiB |" in full and "| 12.5 %, 2.0 KiB |" in lookback
+    assert "| 4.0 KiB (100.0 %) | 1.0 KiB (25.0 %) | 5.0 KiB (125.0 %) |" in lookback
     with Results(tmp_path / "results.jsonl") as results:
         for each in rows:
             results.append(each)
     page = write_report(tmp_path).read_text()
-    assert "cold tier" in page and "12.5 %" in page
-    assert "cold tier" not in markdown(policy_lines(summarize([row(**costs), row(**costs | {
+    assert "it does not save memory in all" in page and "12.5 %" in page
+    assert "looks" not in markdown(policy_lines(summarize([row(**costs), row(**costs | {
         "policy": "window"})])))  # fmt: skip
 
 

@@ -68,20 +68,24 @@ def out(tmp_path: Path, row: MakeRow) -> Path:
             ("004-full-0-z", "full", 4, STEPS[:1]),
         ):
             record(tmp_path, stem, steps, policy=policy, task={"task_id": task})
+            cold = 1024 if (policy, task) == ("full", 3) else 0
             made = row(policy=policy, task_id=task, steps=len(steps), kv_peak_bytes=5120)
+            made = replace(made, kv_cold_bytes=cold)
             results.append(replace(made, trace=f"traces/{stem}.jsonl", reason="the price"))
     return tmp_path
 
 
 def test_a_folder_lists_its_episodes(out: Path) -> None:
     lines = call(out).output.splitlines()
-    assert lines[0].split() == ["task", "policy", "seed", "status", "score", "steps", "peak"]
+    names = ["task", "policy", "seed", "status", "score", "steps", "hot", "cold", "all"]
+    assert lines[0].split() == names
     assert [line.split()[:6] for line in lines[1:]] == [
         ["3", "full", "0", "stopped", "1", "3"],
         ["3", "window", "0", "stopped", "1", "2"],
         ["4", "full", "0", "stopped", "1", "1"],
     ]
-    assert "5.0 KiB" in lines[1]
+    assert lines[1].split()[6:] == ["5.0", "KiB", "1.0", "KiB", "6.0", "KiB"]
+    assert lines[2].split()[6:] == ["5.0", "KiB", "-", "5.0", "KiB"]
     assert len(call(out, "--policy", "window").output.splitlines()) == 2
 
 
@@ -124,7 +128,8 @@ def test_one_step_is_shown_whole_with_what_was_forgotten_of_its_page(out: Path) 
 def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     output = call(out, "3", "--policy", "full", "--against", "window").output
     lines = output.splitlines()
-    assert "!   2 type [5] [kayak] [1]" in output and "scroll [down]" in output
+    assert "!  2  type [5] [kayak] [1] " in output and "scroll [down]" in output
+    assert "   1  click [3] on link Blue Kayak " in output
     assert "the actions part at step 2 (!)" in lines
     assert "the pages of all common steps are equal" in lines
     assert "before that step the cache of window held all that it had read" in lines
@@ -137,6 +142,18 @@ def test_two_episodes_are_compared_up_to_where_they_part(out: Path) -> None:
     assert "the pages differ first at step 3 (~)" in output
     assert "before that step the cache of h2o held in part or not at all:" in output
     assert "page 1: 2 pieces: url http://shop.localhost/; title Shop" in output
+
+
+def test_a_comparison_breaks_lines_between_words(out: Path) -> None:
+    element = "combobox Colour of the kayak = midnight blue (options: blue | red | midnight blue)"
+    steps = (replace(STEPS[0], observation=f"{element} [3]", piece_ends=(len(element),)), STEPS[1])
+    record(out, "003-h2o-0-v", steps, policy="h2o")
+    lines = call(out, "003-full", "--against", "h2o").output.splitlines()
+    head = next(place for place, line in enumerate(lines) if line.split() == ["full", "h2o"])
+    column = lines[head].index("h2o")
+    second = next(place for place, line in enumerate(lines) if line[:4].strip(" !~") == "2")
+    cells = [line[column:].strip() for line in lines[head + 1 : second]]
+    assert len(cells) > 2 and " ".join(cells) == f"click [3] on {element}"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +215,7 @@ def test_wide_characters_are_cut_and_aligned_by_their_cells(tmp_path: Path) -> N
     for arguments in (["003-a"], ["003-a", "--step", "1"], ["003-a", "--against", "003-b"]):
         lines = call(tmp_path, *arguments).output.splitlines()
     columns = next(line for line in lines if line.count("type [1]") == 2)
-    assert cell_len(columns[: columns.rindex("type")]) == 6 + (80 - 8) // 2 + 2
+    assert cell_len(columns[: columns.rindex("type")]) == 6 + (80 - 6) // 2
     whole = call(tmp_path, "003-a", "--step", "1").output
     assert "".join(line.strip(" |") for line in whole.splitlines()).count(wide) == 2
 

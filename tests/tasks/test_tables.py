@@ -74,7 +74,15 @@ def test_p_values_are_corrected_for_the_number_of_policies(row: MakeRow) -> None
     assert [line.p_values["full"] for line in lines] == expected
     table = markdown(lines)
     assert "| 0 won, 6 lost, -30.0 (-50.0 to -10.0) points, p 0.062 |" in table
-    assert "| 0 won, 0 lost, +0.0 (+0.0 to +0.0) points, p 1.000, as good |" in table
+    assert "| 0 won, 0 lost, +0.0 (+0.0 to +0.0) points, p 1.000 |" in table
+
+
+@pytest.mark.parametrize(("num_tasks", "is_shown"), [(71, False), (72, True)])
+def test_few_tasks_show_of_no_policy_that_it_is_as_good(
+    row: MakeRow, num_tasks: int, is_shown: bool
+) -> None:
+    rows = [row(task_id=n, policy=name) for n in range(num_tasks) for name in ("full", "window")]
+    assert ("p 1.000, as good |" in markdown(policy_lines(summarize(rows)))) is is_shown
 
 
 def test_success_is_split_by_memory_distance(rows: list[Row]) -> None:
@@ -103,7 +111,7 @@ def test_success_is_split_by_the_tokens_that_the_baseline_had_seen(rows: list[Ro
         "up to 2,047": (2, 2),
         "8,192 to 16,383": (0, 2),
     }
-    main, by_length, _ = markdown(lines).split("\n\n")
+    main, by_length, *_ = markdown(lines).split("\n\n")
     assert "2,047" not in main
     assert by_length.splitlines()[0] == "| policy | up to 2,047 tokens | 8,192 to 16,383 tokens |"
     assert by_length.splitlines()[3] == "| window | 2/2 | 0/2 |"
@@ -119,16 +127,49 @@ def test_episodes_that_the_baseline_did_not_run_have_no_length(row: MakeRow) -> 
 def test_shares_compare_bytes_with_the_full_cache_on_common_episodes(rows: list[Row]) -> None:
     alone = [row for row in rows if (row.policy, row.task_id) != ("full", 1)]
     full, window, _ = policy_lines(summarize(rows))
-    assert full.peak == Cost(12288, None)
-    assert window.peak == Cost(1024, 1 / 12)
-    assert window.worst == Cost(1024, 1 / 16)
+    assert full.hot == full.whole == Cost(12288, None)
+    assert window.hot == window.whole == Cost(1024, 1 / 12)
+    assert window.worst == window.worst_hot == Cost(1024, 1 / 16)
     assert window.mean == Cost(512, 1 / 12)
     assert policy_lines(summarize(alone))[1].worst == Cost(1024, 1 / 8)
 
 
 def test_without_a_cache_there_are_no_bytes(row: MakeRow) -> None:
     (line,) = policy_lines(summarize([row()]))
-    assert line.peak == line.worst == line.mean == Cost(None, None)
+    assert line.hot == line.cold == line.whole == line.worst == line.mean == Cost(None, None)
+
+
+def test_bytes_in_all_are_those_of_hot_and_of_cold_entries(row: MakeRow) -> None:
+    rows = [
+        row(kv_peak_bytes=1000),
+        row(policy="lookback", kv_peak_bytes=300, kv_cold_bytes=350, kv_index_bytes=50),
+    ]
+    full, lookback = policy_lines(summarize(rows))
+    assert lookback.hot == Cost(300, 0.3)
+    assert lookback.cold == Cost(400, 0.4)
+    assert lookback.whole == lookback.worst == Cost(700, 0.7)
+    assert lookback.summary.hot_ratio == pytest.approx(1000 / 300)
+    assert lookback.summary.all_ratio == pytest.approx(1000 / 700)
+    assert full.cold == Cost(0, None) and full.whole == Cost(1000, None)
+    text = markdown([full, lookback])
+    assert "On a CPU cold entries lie in the same memory" in text
+    assert "int4 is the better choice" in text
+    assert "int4" not in markdown(policy_lines(summarize(rows[:1])))
+
+
+def test_an_interval_without_0_beside_a_large_p_is_explained(row: MakeRow) -> None:
+    def table(num_lost: int) -> str:
+        rows = [
+            row(task_id=task, policy=policy, success=policy == "full" or task >= num_lost)
+            for task in range(75)
+            for policy in ("full", "window")
+        ]
+        return markdown(policy_lines(summarize(rows)))
+
+    explained = "The two answer different questions"
+    assert "(-12.0 to -1.3) points, p 0.062" in table(5) and explained in table(5)
+    assert "p < 0.001" in table(15) and explained not in table(15)
+    assert explained not in table(1)
 
 
 def test_references_are_chosen_by_name_and_must_exist(rows: list[Row]) -> None:
@@ -145,7 +186,7 @@ def test_policies_are_compared_on_the_same_model(rows: list[Row], row: MakeRow) 
     lines = policy_lines(summarize([*rows, row(model="other", policy="window", success=False)]))
     other = next(line for line in lines if line.summary.model == "other")
     assert other.against == {"full": None, "window": None}
-    assert other.peak.share is None
+    assert other.whole.share is None
 
 
 def test_no_figure_mixes_suites(rows: list[Row]) -> None:
@@ -176,22 +217,23 @@ def test_a_reference_of_one_suite_is_not_compared_with_another_suite(rows: list[
 
 def test_the_table_is_formatted_as_markdown(rows: list[Row]) -> None:
     measured = [replace(each, tokens_in=1000 * (each.task_id + 1)) for each in rows]
-    *lines, _, legend = markdown(policy_lines(summarize(measured))).splitlines()
+    table, legend, _ = markdown(policy_lines(summarize(measured))).split("\n\n")
+    lines = table.splitlines()
     assert lines[0] == (
         "| policy | solved | form | shopping | 0 pages back | 8 to 15 pages back | against full "
-        "| against window | peak cache (of full) | largest peak (of full) | mean cache (of full) "
-        "| tokens read |"
+        "| against window | hot (of full) | cold (of full) | all (of full) "
+        "| largest all (of full) | mean hot (of full) | tokens read |"
     )
-    assert lines[1].count("--:") == 11
+    assert lines[1].count("--:") == 13
     assert lines[2] == (
         "| full | 3/4, 75.0 % | 2/2 | 1/2 | 1/2 | 2/2 | - "
         "| 2 won, 1 lost, +25.0 (-50.0 to +100.0) points, p 1.000 "
-        "| 12.0 KiB | 16.0 KiB | 6.0 KiB | 1,500 |"
+        "| 12.0 KiB | - | 12.0 KiB | 16.0 KiB | 6.0 KiB | 1,500 |"
     )
     assert lines[3] == (
         "| window | 2/4, 50.0 % | 0/2 | 2/2 | 2/2 | 0/2 "
         "| 1 won, 2 lost, -25.0 (-100.0 to +50.0) points, p 1.000 | - "
-        "| 1.0 KiB (8.3 %) | 1.0 KiB (6.2 %) | 512 B (8.3 %) | 1,500 |"
+        "| 1.0 KiB (8.3 %) | - | 1.0 KiB (8.3 %) | 1.0 KiB (6.2 %) | 512 B (8.3 %) | 1,500 |"
     )
     assert "above -5 points" in legend
     assert len({line.count("|") for line in lines}) == 1
@@ -215,7 +257,7 @@ def test_shares_say_in_which_dtype_the_baseline_stores_its_entries(
     ]
     summaries = summarize([*rows, row(policy="window", settings={"cache_dtype": "float16"})])
     assert stored_baseline(summaries) == expected
-    assert f"peak cache (of {expected})" in markdown(policy_lines(summaries))
+    assert f"hot (of {expected})" in markdown(policy_lines(summaries))
 
 
 def test_a_label_cannot_break_the_table(row: MakeRow) -> None:

@@ -51,9 +51,24 @@ def with_gaps(
         yield from group
 
 
-def cold_text(count: float | None) -> str:
-    """Return the bytes of a cold tier; a dash for none, and for rows that did not count them."""
-    return human_bytes(count) if count else "-"
+BYTES = "hot, cold, all (K, M, G: KiB, MiB, GiB): "
+"""How a caption begins to explain the cells of `bytes_cells`."""
+
+
+def bytes_cells(hot: float | None, cold: float | None) -> tuple[str, str, str]:
+    """Return the cells of hot, cold and all bytes, which together fit into 17 columns.
+
+    Args:
+        hot: None if unknown.
+        cold: of the cold tier with its index; None or 0: a dash.
+    """
+    whole = None if hot is None else hot + (cold or 0)
+    return _short(hot), _short(cold or None), _short(whole)
+
+
+def _short(count: float | None) -> str:
+    """Return `812K` for 812 KiB."""
+    return human_bytes(count).replace(" ", "").replace("iB", "")
 
 
 def threads_text(count: int) -> str:

@@ -1,6 +1,5 @@
 """The page of an episode in the report."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from agentkv.trace import Step, Trace
 from agentkv_tasks.report.forgotten import Forgotten, Memory, Piece, reply_tokens
 from agentkv_tasks.report.grid import goal_of, outcome_of
 from agentkv_tasks.report.html import kib
+from agentkv_tasks.report.parameters import parameters_in_words
 from agentkv_tasks.report.parting import Parting, find_parting
 from agentkv_tasks.report.plot import Figure, Series, counting, from_zero, line_plot
 from agentkv_tasks.results import Row
@@ -63,18 +63,21 @@ def episode_page(
         folder: of the results; screenshots are next to the trace.
         others: episodes of the same task and seed under other policies.
     """
+    budget, others_of = parameters_in_words(row.policy_parameters)
     facts = [
         ("policy", row.policy),
-        ("parameters", json.dumps(dict(row.policy_parameters))),
+        ("budget", budget),
+        ("parameters", others_of),
         ("model", row.model),
         ("seed", str(row.seed)),
         ("task", f"{row.task_id} of {row.suite}, world {row.world_seed}"),
         ("steps", str(row.steps)),
         ("time", f"{row.seconds:.1f} s"),
-        ("cache peak", kib(row.kv_peak_bytes)),
-        ("cache mean", kib(row.kv_mean_bytes)),
+        ("hot bytes, peak", kib(row.kv_peak_bytes)),
+        ("hot bytes, mean", kib(row.kv_mean_bytes)),
         ("cold tier", kib(row.kv_cold_bytes)),
         ("index of the cold tier", kib(row.kv_index_bytes)),
+        ("hot and cold bytes", kib(row.kv_all_bytes)),
         ("looks back", "-" if row.looks is None else f"{row.looks} of {row.tokens_out} tokens"),
         ("looks that changed the likeliest token", _dashed(row.changing_looks)),
         ("bytes that looks read", human_bytes(row.look_bytes)),

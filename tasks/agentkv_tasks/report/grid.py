@@ -7,7 +7,8 @@ from agentkv.trace import Trace
 from agentkv_tasks.report.summary import Summary
 from agentkv_tasks.results import FAILURES, Row
 
-_SIGNS = {"yes": "✓", "no": "✗", "broken": "!"}
+SIGNS = {"yes": "✓", "no": "✗", "broken": "!"}
+"""Mark of each outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ def grid(
         place: [[] for _ in summaries] for place in firsts
     }
     for column, summary in enumerate(summaries):
-        for row in sorted(summary.rows, key=lambda row: row.seed):
-            cell = Cell(row, outcome_of(row), _SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
+        for row in sorted(summary.rows, key=lambda row: (row.seed, row.repeat)):
+            cell = Cell(row, outcome_of(row), SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
             cells[row.world_seed, row.task_id][column].append(cell)
     return [
         Line(

@@ -2,13 +2,24 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 34, 48
 """Margins, wide enough for the larger labels of narrow screens."""
 NUM_STYLES = 12
 """Number of line styles in the style sheet."""
+_MARKERS = (
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "M-4,-4H4V4H-4z",
+    "M0,-5L5,4H-5z",
+    "M0,-5.5L5.5,0L0,5.5L-5.5,0z",
+    "M0,5L5,-4H-5z",
+    "M-1.7,-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5V-1.7H-1.7z",
+)
+"""Outlines of the marks of points, so that a plot of single points needs no colours."""
+_LABEL_WIDTH, _LABEL_HEIGHT = 11.0, 24.0
+"""Width of a character and height of a label, in the larger letters of narrow screens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,19 @@ class Line:
     end: tuple[float, float]
     last: str
     """Text for the last point of the line."""
+    label_at: tuple[float, float, str] | None = None
+    """Place and anchor of the label of a single point; None for a line, and where it would cover
+    something."""
+
+    @property
+    def is_point(self) -> bool:
+        """True for a single point."""
+        return " " not in self.points
+
+    @property
+    def marker(self) -> str:
+        """Outline of the mark at the last point, around 0, 0."""
+        return _MARKERS[self.style % len(_MARKERS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +129,42 @@ def line_plot(title: str, series: Sequence[Series], *, x: Axis, y: Axis, x_title
             lines.append(Line(each.label, each.style % NUM_STYLES, points, end, each.last))
     return Plot(
         title,
-        tuple(lines),
+        _labelled(lines),
         x_ticks=tuple(Tick(round(across(value), 1), label) for value, label in x.ticks),
         y_ticks=tuple(Tick(round(down(value), 1), label) for value, label in y.ticks),
         x_title=x_title,
     )
+
+
+def _labelled(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Give the single points labels that cover no mark, no other label and no edge of the plot."""
+    taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in (line.end for line in lines)]
+    found = []
+    for line in lines:
+        (x, y), width = line.end, _LABEL_WIDTH * len(line.label)
+        places = (
+            (x + 12, y, "start", x + 11),
+            (x - 12, y, "end", x - 11 - width),
+            (x, y - 22, "middle", x - width / 2),
+            (x, y + 22, "middle", x - width / 2),
+        )
+        for at, height, anchor, left in places if line.is_point else ():
+            box = left, height - _LABEL_HEIGHT / 2, left + width, height + _LABEL_HEIGHT / 2
+            is_inside = (
+                left >= LEFT and box[2] <= WIDTH and TOP <= box[1] and box[3] <= HEIGHT - BOTTOM
+            )
+            if is_inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                line = replace(line, label_at=(round(at, 1), round(height, 1), anchor))
+                break
+        found.append(line)
+    return tuple(found)
+
+
+def _overlap(
+    one: tuple[float, float, float, float], other: tuple[float, float, float, float]
+) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def over_lengths(title: str, unit: str, values: Iterable[tuple[str, int, float | None]]) -> Plot:

@@ -5,6 +5,7 @@ unpaired success rates has a standard error of several points. A task in several
 several seeds is one cluster: its outcomes depend on each other.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,6 +20,11 @@ _Unit = TypeVar("_Unit", bound=Hashable)
 MARGIN = 0.05
 """A policy is as good as another if it is shown to solve at most this share fewer (our choice, made
 before the measurements: five points)."""
+
+FEWEST = math.ceil(math.log(0.025) / math.log(1 - MARGIN))
+"""Tasks from which on a loss of `MARGIN` would show in at least one with 97.5 % probability. The
+bootstrap draws only what it has seen: without a lost task its interval is 0 to 0, of two tasks as
+of two hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +52,31 @@ class Paired:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the difference, by bootstrap over clusters; NaN without units."""
-        if not self.clusters:
-            return math.nan, math.nan
-        differences = [gained / count for gained, count in self.clusters]
-        return bootstrap_interval(differences, weights=[count for _, count in self.clusters])
+        return _difference_interval(self.clusters)
 
     @property
     def is_as_good(self) -> bool:
-        """True if the interval shows that the second policy loses less than `MARGIN`."""
-        return self.interval[0] > -MARGIN
+        """True if the interval shows that the second policy loses less than `MARGIN`.
+
+        Fewer than `FEWEST` clusters show it only of a policy that is shown to win, however equal
+        their outcomes.
+        """
+        low = self.interval[0]
+        return low > 0 or (low > -MARGIN and len(self.clusters) >= FEWEST)
 
     @property
     def p_value(self) -> float:
         """Two-sided p-value of the exact sign-flip test over clusters."""
         return sign_flip_exact([gained for gained, _ in self.clusters])
+
+
+@functools.lru_cache(maxsize=256)
+def _difference_interval(clusters: tuple[tuple[int, int], ...]) -> tuple[float, float]:
+    """Return the interval of `Paired`, which a report asks for several times."""
+    if not clusters:
+        return math.nan, math.nan
+    differences = [gained / count for gained, count in clusters]
+    return bootstrap_interval(differences, weights=[count for _, count in clusters])
 
 
 def paired(

@@ -2,7 +2,7 @@
 
 import json
 import statistics as figures
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from agentkv_tasks.report.statistics import (
     paired,
     rate,
 )
-from agentkv_tasks.results import FAILURES, Row
+from agentkv_tasks.results import FAILURES, Row, Unit
 
 BASELINE = "full"
 
@@ -27,7 +27,7 @@ class _Group(NamedTuple):
     model: str
     policy: str
     parameters: str
-    """Parameters of the policy as JSON."""
+    """Parameters of the policy that are not None, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,18 @@ class Summary:
     """Paired counts, where the baseline comes first; None for the baseline itself."""
     p_value: float | None
     """Of that comparison, corrected for the number of policies by Holm's method."""
-    kv_peak_bytes: float | None
-    """Mean over episodes of the peak bytes; None for models without a cache."""
-    kv_peak_max_bytes: int | None
-    kv_mean_bytes: float | None
-    peak_ratio: float | None
-    """Mean peak of the baseline divided by the mean peak of this policy, on the episodes that both
-    ran."""
+    hot_bytes: float | None
+    """Mean over episodes of the peak of the hot entries; None for models without a cache."""
+    cold_bytes: float | None
+    """Mean over episodes of the cold tier with its index at the end."""
+    all_bytes: float | None
+    """Mean over episodes of both."""
+    hot_ratio: float | None
+    """Mean `hot_bytes` of the baseline divided by those of this policy, on the episodes that both
+    ran; None for the baseline."""
+    all_ratio: float | None
+    """The same of `all_bytes`: how many times smaller the cache is where hot and cold entries lie
+    in one memory, as on a CPU."""
     allocator_peak_bytes: int | None
     rss_peak_bytes: int | None
     mean_steps: float
@@ -65,6 +70,12 @@ class Summary:
     failures: Mapping[str, int]
     """Episodes that the harness ended, by status; `success` counts them as failures."""
     mean_seconds: float
+    step_seconds: float | None
+    """Seconds of all episodes divided by their steps; None without a step."""
+    reading_seconds: float | None
+    """The part of `step_seconds` in which the model reads."""
+    decoding_seconds: float | None
+    """The part of `step_seconds` in which the model writes."""
     mean_tokens_read: float | None
     """Mean over episodes of the tokens of all prompts; None for models without tokens."""
 
@@ -78,7 +89,7 @@ def summarize(rows: Sequence[Row]) -> list[Summary]:
     """
     groups: dict[_Group, list[Row]] = {}
     for row in rows:
-        parameters = json.dumps(row.policy_parameters, sort_keys=True)
+        parameters = json.dumps(row.set_parameters, sort_keys=True)
         groups.setdefault(_Group(row.suite, row.model, row.policy, parameters), []).append(row)
     labels = _labels(list(groups))
     baselines: dict[tuple[str, str], list[Row]] = {}
@@ -99,7 +110,9 @@ def summarize(rows: Sequence[Row]) -> list[Summary]:
 
 def compare(first: Sequence[Row], second: Sequence[Row]) -> Paired:
     """Compare two policies of one suite on the episodes that both ran; a task is a cluster."""
-    return paired(outcomes(first), outcomes(second), cluster=lambda unit: (unit[0], unit[2]))
+    return paired(
+        outcomes(first), outcomes(second), cluster=lambda unit: (unit.suite, unit.task_id)
+    )
 
 
 def corrected_p_values(comparisons: Sequence[Paired | None]) -> list[float | None]:
@@ -127,10 +140,8 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         by_category.setdefault(row.category or "other", []).append(row.success)
     category_rates = {name: rate(successes) for name, successes in sorted(by_category.items())}
     is_baseline = rows is baseline
-    peaks = [row.kv_peak_bytes for row in rows if row.kv_peak_bytes is not None]
-    means = [row.kv_mean_bytes for row in rows if row.kv_mean_bytes is not None]
+    cached = [row for row in rows if row.kv_peak_bytes is not None]
     failures = [row.status for row in rows if row.status in FAILURES]
-    read = [row.tokens_in for row in rows if row.tokens_in is not None]
     return Summary(
         label=label,
         suite=rows[0].suite,
@@ -143,10 +154,11 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         macro=macro_average(category_rates),
         against=None if is_baseline else compare(baseline, rows),
         p_value=None,
-        kv_peak_bytes=figures.fmean(peaks) if peaks else None,
-        kv_peak_max_bytes=max(peaks, default=None),
-        kv_mean_bytes=figures.fmean(means) if means else None,
-        peak_ratio=None if is_baseline else _peak_ratio(baseline, rows),
+        hot_bytes=_mean_or_none([row.kv_peak_bytes for row in cached]),
+        cold_bytes=_mean_or_none([row.kv_stored_cold_bytes for row in cached]),
+        all_bytes=_mean_or_none([row.kv_all_bytes for row in cached]),
+        hot_ratio=None if is_baseline else _ratio(baseline, rows, lambda row: row.kv_peak_bytes),
+        all_ratio=None if is_baseline else _ratio(baseline, rows, lambda row: row.kv_all_bytes),
         allocator_peak_bytes=_max_or_none([row.allocator_peak_bytes for row in rows]),
         rss_peak_bytes=_max_or_none([row.rss_peak_bytes for row in rows]),
         mean_steps=figures.fmean(row.steps for row in rows),
@@ -154,7 +166,10 @@ def _summary(label: str, rows: list[Row], baseline: list[Row]) -> Summary:
         action_failures=sum(row.action_failures for row in rows),
         failures={status: failures.count(status) for status in sorted(set(failures))},
         mean_seconds=figures.fmean(row.seconds for row in rows),
-        mean_tokens_read=figures.fmean(read) if read else None,
+        step_seconds=_per_step(rows, lambda row: row.seconds),
+        reading_seconds=_per_step(rows, lambda row: row.prefill_s),
+        decoding_seconds=_per_step(rows, lambda row: row.decode_s),
+        mean_tokens_read=_mean_or_none([row.tokens_in for row in rows]),
     )
 
 
@@ -170,18 +185,27 @@ def stored_baseline(summaries: Sequence[Summary]) -> str:
     return name if dtype in ("", "model") else f"{name} in {dtype}"
 
 
-def outcomes(rows: Sequence[Row]) -> dict[tuple[str, int, int, int], bool]:
+def outcomes(rows: Sequence[Row]) -> dict[Unit, bool]:
     """Return the success of each unit that pairs episodes of different policies."""
     return {row.unit: row.success for row in rows}
 
 
-def _peak_ratio(baseline: Sequence[Row], rows: Sequence[Row]) -> float | None:
-    theirs = {row.unit: row.kv_peak_bytes for row in baseline if row.kv_peak_bytes}
-    shared = [row for row in rows if row.kv_peak_bytes and row.unit in theirs]
-    if not shared:
-        return None
-    ours = figures.fmean(row.kv_peak_bytes or 0 for row in shared)
-    return figures.fmean(theirs[row.unit] or 0 for row in shared) / ours
+def _ratio(
+    baseline: Sequence[Row], rows: Sequence[Row], measure: Callable[[Row], int | None]
+) -> float | None:
+    theirs = {row.unit: held for row in baseline if (held := measure(row))}
+    ours = {row.unit: held for row in rows if row.unit in theirs and (held := measure(row))}
+    return sum(theirs[unit] for unit in ours) / sum(ours.values()) if ours else None
+
+
+def _per_step(rows: Sequence[Row], measure: Callable[[Row], float]) -> float | None:
+    steps = sum(row.steps for row in rows)
+    return sum(map(measure, rows)) / steps if steps else None
+
+
+def _mean_or_none(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return figures.fmean(known) if known else None
 
 
 def _max_or_none(values: Sequence[int | None]) -> int | None:
@@ -198,7 +222,7 @@ def _labels(groups: Sequence[_Group]) -> dict[_Group, str]:
         own = json.loads(group.parameters)
         extra = [
             f"{name}={own.get(name)}"
-            for name in own
+            for name in dict.fromkeys(name for each in same for name in each)
             if any(other.get(name) != own.get(name) for other in same)
         ]
         extra += [group.model] * several_models + [group.suite] * several_suites

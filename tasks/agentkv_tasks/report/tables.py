@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentkv.terminal import human_bytes
-from agentkv_tasks.report.statistics import MARGIN, Paired, Rate, rate
+from agentkv_tasks.report.statistics import FEWEST, MARGIN, Paired, Rate, rate
 from agentkv_tasks.report.summary import (
     Summary,
     compare,
@@ -17,7 +17,10 @@ from agentkv_tasks.report.summary import (
     percent,
     stored_baseline,
 )
-from agentkv_tasks.results import ResultsError, Row, unreset_warning
+from agentkv_tasks.results import ResultsError, Row, Unit, unreset_warning
+
+LEVEL = 0.05
+"""A difference with a corrected p-value of at most this is called more than chance."""
 
 REFERENCES = ("full", "window")
 """Default references of the paired comparison, as far as a run contains them."""
@@ -58,15 +61,19 @@ class PolicyLine:
     reference itself, and for a suite or a model without the reference."""
     p_values: Mapping[str, float | None]
     """p-values by reference, corrected for the number of policies by Holm's method."""
-    peak: Cost
-    """Mean over episodes of the peak bytes."""
-    worst: Cost
-    """Maximum over episodes of the peak bytes."""
-    mean: Cost
-    """Mean over episodes of the mean bytes over steps."""
+    hot: Cost
+    """Mean over episodes of the peak of the hot entries."""
     cold: Cost
-    """Mean over episodes of the bytes of the cold tier at the end, as a share of the baseline's
-    peak."""
+    """Mean over episodes of the cold tier with its index at the end, as a share of the baseline's
+    hot and cold bytes."""
+    whole: Cost
+    """Mean over episodes of hot and cold bytes together."""
+    worst_hot: Cost
+    """Maximum over episodes of the peak of the hot entries."""
+    worst: Cost
+    """Maximum over episodes of hot and cold bytes together."""
+    mean: Cost
+    """Mean over episodes of the mean hot bytes over steps."""
     looks: float | None
     """Looks back per token of the replies; None if no row records them."""
     look_bytes: float | None
@@ -126,6 +133,17 @@ def has_cold_tier(lines: Sequence[PolicyLine]) -> bool:
     return any(line.cold.bytes for line in lines)
 
 
+def seem_to_disagree(lines: Sequence[PolicyLine]) -> bool:
+    """Return whether the interval of a comparison excludes 0 although its p-value is above 0.05."""
+    found = [
+        (pairs.interval, line.p_values.get(name))
+        for line in lines
+        for name, pairs in line.against.items()
+        if pairs is not None and pairs.clusters
+    ]
+    return any(p is not None and p > LEVEL and not low <= 0 <= high for (low, high), p in found)
+
+
 def looks_of(line: PolicyLine) -> str:
     """Format the looks back per token of the replies, and the bytes that they read per token; a
     dash stands for none."""
@@ -154,10 +172,37 @@ def points(pairs: Paired) -> str:
 
 LEGEND = (
     "Points: difference of the success rates, with its 95 % interval from a bootstrap over tasks. "
-    f"As good: the interval lies above -{100 * MARGIN:.0f} points. p: exact sign-flip test over "
-    "tasks, corrected for the number of policies by Holm's method."
+    f"As good: the interval lies above -{100 * MARGIN:.0f} points, of {FEWEST} tasks or more. p: "
+    "exact sign-flip test over tasks, corrected for the number of policies by Holm's method."
 )
 """What the comparisons of a table say."""
+
+
+BYTES = (
+    "hot: peak of the entries that every token attends to. cold: evicted entries that may come "
+    "back, at the end. all: both. Means over episodes. A budget bounds the hot bytes. On a CPU "
+    "cold entries lie in the same memory, so that a process needs all bytes; with a GPU the cold "
+    "ones are on the host."
+)
+"""What the bytes of a table are."""
+
+WHEN_INT4 = (
+    "A cold tier bounds the bytes that a token attends to, and the memory of a GPU; it does not "
+    "save memory in all, because it keeps what was evicted. Where all bytes count, as on a CPU, "
+    "int4 is the better choice: it evicts nothing and needs fewer bytes than a cold tier in 8 "
+    "bits. Its cache and the time of a token grow with every page, however, while hot bytes stay "
+    "within the budget."
+)
+"""Why the fewest hot bytes may not be the best choice."""
+
+EXCLUDES_ZERO = (
+    "An interval may exclude 0 where p is above 0.05. The two answer different questions: the "
+    "interval says how far the difference would move with other tasks, by drawing tasks again, "
+    "and is of this policy alone; p says how often signs drawn at random would give a difference "
+    "as large, and is corrected for the number of policies. Then take the difference as not "
+    "shown."
+)
+"""Why an interval and a p-value can seem to disagree."""
 
 
 def p_value(value: float) -> str:
@@ -177,12 +222,8 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         *categories,
         *(f"{name} pages back" for name in bands),
         *(f"against {name}" for name in others),
-        *(f"{name} (of {baseline})" for name in ("peak cache", "largest peak", "mean cache")),
-        *(
-            ("cold tier at the end (of the peak)", "looks and bytes they read, per reply token")
-            if cold
-            else ()
-        ),
+        *(f"{name} (of {baseline})" for name in ("hot", "cold", "all", "largest all", "mean hot")),
+        *(("looks and bytes they read, per reply token",) if cold else ()),
         "tokens read",
     ]
     rows = []
@@ -194,8 +235,8 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
             *(_counts(summary.by_category.get(name)) for name in categories),
             *(_counts(line.by_distance.get(name)) for name in bands),
             *(_pairs(line, name) for name in others),
-            *(_cost(cost) for cost in (line.peak, line.worst, line.mean)),
-            *((_cost(line.cold), looks_of(line)) if cold else ()),
+            *(_cost(cost) for cost in (line.hot, line.cold, line.whole, line.worst, line.mean)),
+            *((looks_of(line),) if cold else ()),
             tokens_of(summary),
         ])  # fmt: skip
     warning = unreset_warning([row for line in lines for row in line.summary.rows])
@@ -208,9 +249,12 @@ def markdown(lines: Sequence[PolicyLine]) -> str:
         ]
         columns = ["policy", *(f"{name} tokens" for name in lengths)]
         table += f"\n\n{_markdown(columns, by_length)}{warned}"
-    if any(pairs for line in lines for pairs in line.against.values()):
-        table += f"\n\n{LEGEND}"
-    return table
+    notes = [LEGEND] if any(pairs for line in lines for pairs in line.against.values()) else []
+    if seem_to_disagree(lines):
+        notes.append(EXCLUDES_ZERO)
+    if any(line.hot.bytes is not None for line in lines):
+        notes += [BYTES, WHEN_INT4] if cold else [BYTES]
+    return "\n\n".join([table, *notes])
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -244,24 +288,25 @@ def _policy_line(
         by_length=_rates(_LENGTHS, summary, lambda row: lengths.get(row.unit)),
         against=pairs,
         p_values={},
-        peak=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
-        worst=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
-        mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
+        hot=_costs(summary, baseline, lambda row: row.kv_peak_bytes, figures.fmean),
         cold=_cold(summary, baseline),
+        whole=_costs(summary, baseline, lambda row: row.kv_all_bytes, figures.fmean),
+        worst_hot=_costs(summary, baseline, lambda row: row.kv_peak_bytes, max),
+        worst=_costs(summary, baseline, lambda row: row.kv_all_bytes, max),
+        mean=_costs(summary, baseline, lambda row: row.kv_mean_bytes, figures.fmean),
         looks=_per_reply_token(summary, lambda row: row.looks),
         look_bytes=_per_reply_token(summary, lambda row: row.look_bytes),
     )
 
 
 def _cold(summary: Summary, baseline: Summary) -> Cost:
-    held = _measured(summary, lambda row: row.kv_cold_bytes)
-    peaks = _measured(baseline, lambda row: row.kv_peak_bytes)
-    shared = [unit for unit in held if peaks.get(unit)]
-    if not any(held.values()) or not shared:
-        return Cost(None, None)
-    mean = figures.fmean(held.values())
-    share = sum(held[unit] for unit in shared) / sum(peaks[unit] for unit in shared)
-    return Cost(mean, share)
+    held = _measured(summary, lambda row: row.kv_stored_cold_bytes)
+    theirs = _measured(baseline, lambda row: row.kv_all_bytes)
+    shared = [unit for unit in held if theirs.get(unit)]
+    if not summary.cold_bytes or not shared:
+        return Cost(summary.cold_bytes, None)
+    share = sum(held[unit] for unit in shared) / sum(theirs[unit] for unit in shared)
+    return Cost(summary.cold_bytes, share)
 
 
 def _per_reply_token(summary: Summary, measure: Callable[[Row], int | None]) -> float | None:
@@ -298,9 +343,7 @@ def _costs(
     return Cost(gather(list(ours.values())), share)
 
 
-def _measured(
-    summary: Summary, measure: Callable[[Row], int | None]
-) -> dict[tuple[str, int, int, int], int]:
+def _measured(summary: Summary, measure: Callable[[Row], int | None]) -> dict[Unit, int]:
     return {row.unit: held for row in summary.rows if (held := measure(row)) is not None}
 
 
@@ -321,4 +364,4 @@ def _pairs(line: PolicyLine, reference: str) -> str:
 
 def _cost(cost: Cost) -> str:
     share = "" if cost.share is None else f" ({percent(cost.share)})"
-    return human_bytes(cost.bytes) + share
+    return human_bytes(cost.bytes or None) + share

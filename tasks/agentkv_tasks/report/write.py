@@ -17,16 +17,36 @@ from agentkv.config import SCRIPTED
 from agentkv.files import make_folder, write_atomic
 from agentkv.terminal import human_bytes
 from agentkv.trace import Trace
-from agentkv_tasks.report.curves import curves, plots, success_plot
+from agentkv_tasks.report.curves import (
+    all_bytes,
+    byte_plots,
+    curves,
+    seconds,
+    seconds_plot,
+    success_over_bytes,
+    success_plot,
+)
 from agentkv_tasks.report.episode import episode_page
 from agentkv_tasks.report.forgotten import span_name, sureness
 from agentkv_tasks.report.grid import grid
 from agentkv_tasks.report.html import kib, template_environment
+from agentkv_tasks.report.parameters import policy_in_words, settings_in_words, shared_settings
 from agentkv_tasks.report.parts import part_times
-from agentkv_tasks.report.pool import read_runs
-from agentkv_tasks.report.statistics import MARGIN
-from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
+from agentkv_tasks.report.plot import Plot
+from agentkv_tasks.report.pool import pooled, read_runs
+from agentkv_tasks.report.spread import WHY, spreads
+from agentkv_tasks.report.statistics import FEWEST, MARGIN
+from agentkv_tasks.report.summary import (
+    Summary,
+    baseline_name,
+    percent,
+    stored_baseline,
+    summarize,
+)
 from agentkv_tasks.report.tables import (
+    BYTES,
+    EXCLUDES_ZERO,
+    WHEN_INT4,
     distance_bands,
     has_cold_tier,
     length_bands,
@@ -35,9 +55,11 @@ from agentkv_tasks.report.tables import (
     points,
     policy_lines,
     references,
+    seem_to_disagree,
     tokens_of,
 )
-from agentkv_tasks.results import FAILURES, Row, trace_of, unreset_warning
+from agentkv_tasks.report.verdict import verdict
+from agentkv_tasks.results import FAILURES, Row, Unit, trace_of, unreset_warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +74,19 @@ class _LoadedRun:
 
 
 def write_report(
-    *folders: Path, out: Path | None = None, against: Sequence[str] | None = None
+    *folders: Path,
+    out: Path | None = None,
+    against: Sequence[str] | None = None,
+    planned: int | None = None,
 ) -> Path:
     """Write the report of the results in `folders`, and return its path.
 
     The report of one folder is written to that folder. Several folders are pooled: the pooled
     report is written to `out`, by default the parent of the first folder. Each folder also gets its
     own report, to which the pages of its episodes link.
+
+    Args:
+        planned: episodes of the whole run in the only folder; None if unknown.
 
     Raises:
         ResultsError: there are no results, a line is broken, the runs cannot be pooled, or no row
@@ -69,14 +97,14 @@ def write_report(
     runs = {folder: _load(environment, folder, rows) for folder, rows in read_runs(folders).items()}
     several = len(runs) > 1
     pages = {
-        folder: _report(environment, run, None if several else against)
+        folder: _report(environment, run, None if several else against, planned)
         for folder, run in runs.items()
     }
     if several:
         place = folders[0].resolve().parent if out is None else out
-        pooled = _report(environment, _pooled(runs, place), against)
+        page = _report(environment, _pooled(runs, place), against)
         make_folder(place)
-        pages[place] = pooled
+        pages[place] = page
     for folder, page in pages.items():
         write_atomic(folder / "report.html", page)
     return next(reversed(pages)) / "report.html"
@@ -87,7 +115,7 @@ def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
     found = [(row, trace) for row in rows if (trace := trace_of(row, folder)) is not None]
     traces = {row.key: trace for row, trace in found}
     hrefs = {row.key: quote(str(Path(row.trace).with_suffix(".html"))) for row, _ in found}
-    of_unit: dict[tuple[str, int, int, int], list[tuple[Row, Trace]]] = {}
+    of_unit: dict[Unit, list[tuple[Row, Trace]]] = {}
     for row, trace in found:
         of_unit.setdefault(row.unit, []).append((row, trace))
     for row, trace in found:
@@ -98,16 +126,19 @@ def _load(environment: jinja2.Environment, folder: Path, rows: Sequence[Row]) ->
 
 
 def _pooled(runs: Mapping[Path, _LoadedRun], place: Path) -> _LoadedRun:
+    """Return one run with the rows of all, as `pooled` numbers them."""
+    rows: list[Row] = []
+    traces: dict[str, Trace] = {}
     hrefs: dict[str, str] = {}
-    for folder, run in runs.items():
+    for folder, of_folder in pooled({folder: run.rows for folder, run in runs.items()}).items():
+        run = runs[folder]
         prefix = quote(os.path.relpath(folder.resolve(), place.resolve()))
-        hrefs |= {key: f"{prefix}/{href}" for key, href in run.hrefs.items()}
-    return _LoadedRun(
-        tuple(row for run in runs.values() for row in run.rows),
-        {key: trace for run in runs.values() for key, trace in run.traces.items()},
-        hrefs,
-        ", ".join(folder.name for folder in runs),
-    )
+        for row, numbered in zip(run.rows, of_folder, strict=True):
+            rows.append(numbered)
+            if row.key in run.traces:
+                traces[numbered.key] = run.traces[row.key]
+                hrefs[numbered.key] = f"{prefix}/{run.hrefs[row.key]}"
+    return _LoadedRun(tuple(rows), traces, hrefs, ", ".join(folder.name for folder in runs))
 
 
 def _environment() -> jinja2.Environment:
@@ -115,6 +146,12 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(
         kib=kib,
         human=human_bytes,
+        seconds=_seconds,
+        policy_in_words=policy_in_words,
+        fewest=FEWEST,
+        when_int4=WHEN_INT4,
+        bytes=BYTES,
+        why_repeats=WHY,
         percent=percent,
         p_value=p_value,
         points=points,
@@ -127,13 +164,18 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[str] | None) -> str:
+def _report(
+    environment: jinja2.Environment,
+    run: _LoadedRun,
+    against: Sequence[str] | None,
+    planned: int | None = None,
+) -> str:
     rows = run.rows
     summaries = summarize(rows)
     lines = policy_lines(summaries, against)
     suites = sorted({row.suite for row in rows})
     models = sorted({row.model for row in rows})
-    peaks = [summary.kv_peak_bytes for summary in summaries if summary.kv_peak_bytes]
+    repeats = spreads(summaries)
     return environment.get_template("report.html").render(
         title=f"agentkv: {', '.join(suites)}",
         rows=rows,
@@ -145,7 +187,17 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         warning=unreset_warning(rows),
         models=models,
         facts=_facts(rows, models),
-        settings=_settings(rows),
+        settings=settings_in_words(rows),
+        recorded=json.dumps(
+            {
+                "settings": shared_settings(rows),
+                "policies": {
+                    each.label: dict(each.rows[0].policy_parameters) for each in summaries
+                },
+            },
+            indent=2,
+            ensure_ascii=False,
+        ),
         lines=lines,
         references=references(lines),
         distances=distance_bands(lines),
@@ -155,8 +207,13 @@ def _report(environment: jinja2.Environment, run: _LoadedRun, against: Sequence[
         baseline=baseline_name(summaries),
         stored=stored_baseline(summaries),
         several_suites=len(suites) > 1,
-        most_peak=max(peaks, default=0),
-        plots=plots(curves(summaries, run.traces)),
+        most_bytes=max((each.all_bytes or 0 for each in summaries), default=0),
+        verdict=verdict(summaries, repeats, planned=planned),
+        spreads=repeats,
+        disagree=EXCLUDES_ZERO if seem_to_disagree(lines) else "",
+        trade=success_over_bytes(summaries),
+        plots=_bytes_over_steps(summaries, run.traces),
+        timed=seconds_plot(curves(summaries, run.traces, seconds)),
         parts=part_times(rows),
         parts_by_policy={
             summary.label: {part.name: part for part in part_times(summary.rows)}
@@ -188,15 +245,15 @@ def _facts(rows: Sequence[Row], models: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _settings(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the settings that all rows share, and the versions."""
-    first = rows[0]
-    shown = [
-        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
-        for name, value in first.settings.items()
-        if value not in (None, {}, [], "") and all(row.settings.get(name) == value for row in rows)
-    ]
-    return [*shown, *first.versions.items()]
+def _bytes_over_steps(summaries: Sequence[Summary], traces: Mapping[str, Trace]) -> list[Plot]:
+    """Plot hot bytes over the steps of episodes, and all bytes where they differ."""
+    hot, whole = curves(summaries, traces), curves(summaries, traces, all_bytes)
+    found = byte_plots("hot bytes", hot)
+    return found if hot == whole else [*found, *byte_plots("hot and cold bytes", whole)[:1]]
+
+
+def _seconds(count: float | None) -> str:
+    return "–" if count is None else f"{count:.2f}"
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.own_sites.sign_in import read_storage_state
 from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.provenance import commit, versions
+from agentkv_tasks.report.live import LivePage
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import (
     Results,
@@ -386,8 +387,10 @@ def run(prepared: Run, console: Console) -> Path:
                 with _player(prepared, console) as (play, num_places):
                     workers = min(plan.settings.workers * num_places, len(jobs))
                     totals, title = total(plan.jobs), _title(plan)
+                    page = LivePage(out / "report.html", title=title)
+                    console.print(Text(f"live report: {out / 'report.html'}"), soft_wrap=True)
                     with RunDisplay(
-                        console, title=title, totals=totals, rows=done, workers=workers
+                        console, title=title, totals=totals, rows=done, workers=workers, page=page
                     ) as display:
                         play(plan, results, display, jobs=jobs)
         except BaseException:
@@ -455,7 +458,8 @@ def _finish(results: Results, wanted: set[str], out: Path, console: Console) -> 
         if (parts := parts_table(rows)) is not None:
             console.print()
             console.print(parts)
-    path = write_report(out)
+    planned = len(wanted) if len(rows) == len(results.rows) else None
+    path = write_report(out, planned=planned)
     console.print(Text(f"report: {path}"), soft_wrap=True)
     return path
 

@@ -6,16 +6,18 @@ Progress is a live table, or plain lines if the output is not a terminal.
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentkv.files import WriteError
 from agentkv.terminal import human_bytes
+from agentkv_tasks.report.live import LivePage, Playing, Progress
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
+from agentkv_tasks.report.tables import policy_lines, seem_to_disagree
 from agentkv_tasks.results import FAILURES, Row, unreset_warning
 from agentkv_tasks.run.plan import Job
 from agentkv_tasks.run.worker import Stepped
@@ -24,31 +26,12 @@ from agentkv_tasks.task import Task
 _RECENT = 20  # episodes that estimate the remaining time
 
 
-@dataclass
-class _Progress:
-    """Progress of one policy."""
-
-    total: int
-    done: int = 0
-    successes: int = 0
-    steps: int = 0
-    peak_bytes: int = 0
-    peaks: int = 0
-
-    def add(self, row: Row) -> None:
-        self.done += 1
-        self.successes += row.success
-        self.steps += row.steps
-        if row.kv_peak_bytes is not None:
-            self.peak_bytes += row.kv_peak_bytes
-            self.peaks += 1
-
-
 class RunDisplay:
     """Shows the progress of a run; a context manager.
 
     Args:
         rows: rows that an earlier start of the run finished.
+        page: shows the same in a browser; None: no page.
     """
 
     def __init__(
@@ -59,11 +42,13 @@ class RunDisplay:
         totals: Mapping[str, int],
         rows: Sequence[Row],
         workers: int,
+        page: LivePage | None = None,
     ) -> None:
         self._console = console
         self._title = title
         self._workers = workers
-        self._progress = {name: _Progress(total) for name, total in totals.items()}
+        self._page = page
+        self._progress = {name: Progress(total) for name, total in totals.items()}
         self._running: dict[str, tuple[Job, Stepped | None]] = {}
         self._seconds: list[float] = []
         self._num_begun = len(rows)
@@ -78,6 +63,7 @@ class RunDisplay:
             self._live.start()
         else:
             self._console.print(Text(self._title), soft_wrap=True)
+        self._write_page()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,12 +87,32 @@ class RunDisplay:
         self._running.pop(job.key, None)
         self._progress[row.policy].add(row)
         self._seconds.append(row.seconds)
+        if self._page is not None:
+            self._page.finished(row, job.task.intent)
         if self._live is None:
             self._console.print(Text(self._line(row)), soft_wrap=True)
 
     def tick(self) -> None:
         if self._live is not None:
             self._live.update(self._view())
+        if self._page is not None and self._page.is_due:
+            self._write_page()
+
+    def _write_page(self) -> None:
+        if self._page is None:
+            return
+        playing = [
+            Playing(job.task.task_id, job.policy.row_name, job.task.intent, step.num_steps)
+            if step
+            else Playing(job.task.task_id, job.policy.row_name, job.task.intent, 0)
+            for job, step in self._running.values()
+        ]
+        left = sum(each.total - each.done for each in self._progress.values())
+        try:
+            self._page.write(self._progress, playing, self._seconds_left(left))
+        except WriteError as lost:  # rows matter more than the page
+            self._page = None
+            self._console.print(Text(f"no live page: {lost}", style="yellow"), soft_wrap=True)
 
     def _line(self, row: Row) -> str:
         done = sum(progress.done for progress in self._progress.values())
@@ -127,18 +133,19 @@ class RunDisplay:
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
         table.add_column("policy", no_wrap=True, max_width=22)
-        for name in ("done", "success", "", "steps", "cache peak", "time left"):
+        for name in ("done", "solved", "hot", "cold", "all", "time left"):
             table.add_column(name, justify="right", no_wrap=True)
         for name, progress in self._progress.items():
             done = progress.done
+            left = self._seconds_left(progress.total - done)
             table.add_row(
                 Text(name),
                 f"{done}/{progress.total}",
-                str(progress.successes) if done else "-",
-                percent(progress.successes / done) if done else "",
-                f"{progress.steps / done:.1f}" if done else "-",
-                human_bytes(progress.peak_bytes / progress.peaks) if progress.peaks else "-",
-                self._time_left(progress.total - done),
+                f"{progress.successes} {100 * progress.successes / done:.0f} %" if done else "-",
+                human_bytes(progress.hot_bytes),
+                human_bytes(progress.cold_bytes or None),
+                human_bytes(progress.all_bytes),
+                "done" if done == progress.total else "-" if left is None else _clock(left),
             )
         lines: list[Text | Table] = [Text(self._title, style="bold", overflow="ellipsis"), table]
         for job, step in self._running.values():
@@ -148,23 +155,30 @@ class RunDisplay:
             lines.append(line)
         return Group(*lines)
 
-    def _time_left(self, episodes: int) -> str:
-        """Estimate the time for `episodes` from the duration of recent ones."""
-        if episodes == 0:
-            return "done"
+    def _seconds_left(self, episodes: int) -> float | None:
+        """Estimate the time for `episodes` from the duration of recent ones; None without any."""
         recent = self._seconds[-_RECENT:]
-        if not recent:
-            return "-"
-        seconds = episodes * sum(recent) / len(recent) / self._workers
-        return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
+        return episodes * sum(recent) / len(recent) / self._workers if recent else None
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
 
 
 _LEGEND = (
     "95 %: interval from a bootstrap over tasks. won/lost: episodes that only this policy solved, "
     "and that only {baseline} solved. p: sign-flip test over tasks, corrected for the number of "
-    "policies. cache peak: mean over episodes. smaller: cache peak of {stored} divided by the "
-    "cache peak of this policy."
+    "policies.{unequal} hot, cold, all: {unit} of the cache, mean over episodes: entries that "
+    "every token attends to, at the peak; evicted ones that may come back; both. {where} smaller: "
+    "all bytes of {stored} divided by all bytes of this policy."
 )
+_ONE_MEMORY = "On a CPU all of them lie in one memory."
+_INT4 = f"{_ONE_MEMORY} int4 needs fewer in all than a cold tier in 8 bits."
+_UNEQUAL = (
+    " An interval asks how far figures move with other tasks, p whether chance explains the "
+    "difference: they may disagree."
+)
+_UNITS = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
 
 def _caption(rows: Sequence[Row], text: str) -> Text:
@@ -180,22 +194,32 @@ def _p_value(value: float) -> str:
 def result_table(rows: Sequence[Row]) -> Table:
     """Return success and cache bytes by policy, paired with the baseline; fits 80 columns."""
     summaries = summarize(rows)
+    most = max((each.all_bytes or 0.0 for each in summaries), default=0.0)
+    unit, size = next((each for each in _UNITS if most >= 2 * each[1]), _UNITS[-1])
+    legend = _LEGEND.format(
+        baseline=baseline_name(summaries),
+        unequal=_UNEQUAL * seem_to_disagree(policy_lines(summaries)),
+        unit=unit,
+        where=_INT4 if any(each.cold_bytes for each in summaries) else _ONE_MEMORY,
+        stored=stored_baseline(summaries),
+    )
     table = Table(
         box=None,
         padding=(0, 1, 0, 0),
         header_style="bold",
-        caption=_caption(
-            rows,
-            _LEGEND.format(baseline=baseline_name(summaries), stored=stored_baseline(summaries)),
-        ),
+        caption=_caption(rows, legend),
         caption_justify="left",
     )
     table.add_column("policy", overflow="fold", max_width=18)
-    for name in ("success", "95 %", "won/lost", "p", "cache peak", "smaller", "steps"):
+    for name in ("success", "95 %", "won/lost", "p", "hot", "cold", "all", "smaller"):
         table.add_column(name, justify="right", no_wrap=True)
     for summary in summaries:
         against = summary.against
         low, high = summary.interval
+        hot, cold, both = (
+            "-" if not count else f"{count / size:.1f}"
+            for count in (summary.hot_bytes, summary.cold_bytes, summary.all_bytes)
+        )
         table.add_row(
             Text(summary.label),
             f"{summary.success.num_successes}/{summary.success.num_episodes} "
@@ -203,9 +227,10 @@ def result_table(rows: Sequence[Row]) -> Table:
             f"{100 * low:.0f}-{100 * high:.0f}",
             "-" if against is None else f"{against.only_second}/{against.only_first}",
             "-" if summary.p_value is None else _p_value(summary.p_value),
-            human_bytes(summary.kv_peak_bytes),
-            "-" if summary.peak_ratio is None else f"{summary.peak_ratio:.1f}x",
-            f"{summary.mean_steps:.1f}",
+            hot,
+            cold,
+            both,
+            "-" if summary.all_ratio is None else f"{summary.all_ratio:.1f}x",
         )
     return table
 

@@ -7,15 +7,22 @@ from rich.text import Text
 
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.memory.rows import MemoryRow
-from agentkv_tasks.bench.tables import bench_table, cold_text, model_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import (
+    BYTES,
+    bench_table,
+    bytes_cells,
+    model_text,
+    threads_text,
+    with_gaps,
+)
 from agentkv_tasks.report.plot import Figure, over_lengths
 
 _CAPTION = (
     "{model}, {device}, {dtype}, {threads}. peak: {measured} while a process reads the tokens in "
     "chunks of {chunk} and decodes {decoded}; every line has its own process. growth: beyond the "
     "{loaded} of the loaded model{alone}. x: relative to the same cache at {shortest} tokens. "
-    "cache: storage at the end. cold: its cold tier. at most: storage at any moment (unknown for "
-    "other libraries' caches)."
+    "{bytes}storage of the cache at the end; its cold tier; both. at most: storage at any moment "
+    "(unknown for other libraries' caches)."
 )
 
 _ALONE = " (for llama.cpp without torch and transformers)"
@@ -40,9 +47,10 @@ def table(rows: Sequence[MemoryRow]) -> Table:
         decoded=first.num_decoded,
         loaded=f"{human_bytes(loaded[0])} to {human_bytes(loaded[-1])}",
         alone=_ALONE * any(row.kind == "llama.cpp" for row in rows),
+        bytes=BYTES,
         shortest=min(row.seen for row in rows),
     )
-    columns = ("peak", "x", "growth", "x", "cache", "cold", "at most", "tokens")
+    columns = ("peak", "x", "growth", "x", "hot", "cold", "all", "at most", "tokens")
     found = bench_table(caption, *columns, length="seen", label="cache")
     for row in with_gaps(found, rows, key=lambda row: row.seen):
         found.add_row(
@@ -52,9 +60,8 @@ def table(rows: Sequence[MemoryRow]) -> Table:
             f"{row.ratio:.2f}",
             human_bytes(row.growth_bytes),
             f"{row.growth_ratio:.2f}",
-            human_bytes(row.live_bytes),
-            cold_text(row.cold_bytes),
-            human_bytes(row.cache_peak_bytes),
+            *bytes_cells(row.live_bytes, row.cold_bytes),
+            bytes_cells(row.cache_peak_bytes, None)[0],
             f"{row.kept_rows:.0f}",
         )
     return found

@@ -6,9 +6,8 @@ from itertools import groupby
 from rich.table import Table
 from rich.text import Text
 
-from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.needle.rows import NeedleRow
-from agentkv_tasks.bench.tables import bench_table, cold_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text, with_gaps
 from agentkv_tasks.report.statistics import Paired, Rate, paired, wilson_interval
 
 ALL = "all"
@@ -21,8 +20,8 @@ _FOUND = (
 _FIRST = " The depth is that of the first line that the answer needs."
 _VALUES = " values: percentage of the values that answers listed."
 _TAKEN = (
-    "Question {question} the page. peak: storage of the cache, maximum over needles. cold: its "
-    "cold tier at the end, mean. tokens: kept at the end, mean over layers and heads. Paired with "
+    "Question {question} the page. {bytes}peak of the cache, maximum over needles; cold tier at "
+    "the end, mean; both. tokens: kept at the end, mean over layers and heads. Paired with "
     "{against} on the same needles: found by both, only by {against} (lost), only by this policy "
     "(won), by neither. p: exact McNemar test."
 )
@@ -100,8 +99,8 @@ def _found(rows: Sequence[NeedleRow]) -> Table:
 
 
 def _taken(rows: Sequence[NeedleRow], against: str) -> Table:
-    names = ("peak", "cold", "tokens", "both", "lost", "won", "neither", "p")
-    caption = _TAKEN.format(question=rows[0].question, against=against)
+    names = ("hot", "cold", "all", "tokens", "both", "lost", "won", "neither", "p")
+    caption = _TAKEN.format(question=rows[0].question, against=against, bytes=BYTES)
     table = bench_table(caption, *names, length="length", label="policy")
     groups = groups_of(rows)
     others = {length: group for length, label, group in groups if label == against}
@@ -112,8 +111,10 @@ def _taken(rows: Sequence[NeedleRow], against: str) -> Table:
         table.add_row(
             length,
             Text(label),
-            human_bytes(max(row.peak_bytes for row in group)),
-            cold_text(sum(row.cold_bytes for row in group) / len(group)),
+            *bytes_cells(
+                max(row.peak_bytes for row in group),
+                sum(row.cold_bytes for row in group) / len(group),
+            ),
             f"{sum(row.kept_rows for row in group) / len(group):.0f}",
             *cells,
         )

@@ -10,7 +10,7 @@ from rich.text import Text
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.sweep import variation_of
-from agentkv_tasks.bench.tables import bench_table, cold_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text, with_gaps
 from agentkv_tasks.report.plot import Axis, Figure, Plot, Series, line_plot, naming, spanning
 
 FULL, WINDOW = "full", "window"
@@ -20,9 +20,9 @@ _FEW = 10
 _CAPTION = (
     "Perplexity of the {tokens} tokens of {samples} {what} of {source}. closed: share of the gap "
     "between window and full that a policy closes, in nats. 95 %: percentile intervals over "
-    "{resamples:,} bootstrap draws of the {samples} {what}, as whole samples.{few} bytes: mean; "
-    "policies with a budget have the {budget} of a window of {entries} entries. cold: cold tier "
-    "and its index at the end, mean. looks: % of the tokens. {model}, {device}, {threads}."
+    "{resamples:,} bootstrap draws of the {samples} {what}, as whole samples.{few} {bytes}"
+    "means; policies with a budget have hot the {budget} of a window of {entries} entries; cold "
+    "tier with its index at the end; both. looks: % of the tokens. {model}, {device}, {threads}."
 )
 _TOO_FEW = " So few samples make the intervals too narrow."
 
@@ -41,9 +41,10 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
         device=longest.device,
         threads=threads_text(longest.threads),
         resamples=_RESAMPLES,
+        bytes=BYTES,
         few=_TOO_FEW * (len(longest.sample_nll) < _FEW),
     )
-    columns = ("ppl", "95 %", "closed", "95 %", "bytes", "cold", "looks")
+    columns = ("ppl", "95 %", "closed", "95 %", "hot", "cold", "all", "looks")
     found = bench_table(caption, *columns, length="seen", label="policy")
     ends = {(row.seen, row.label): row for row in rows if row.label in (FULL, WINDOW)}
     for row in with_gaps(found, rows, key=lambda row: row.seen):
@@ -57,8 +58,7 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
             perplexity(row.nll),
             "-".join(_shortly(each) for each in nll_interval(row)),
             *cells,
-            human_bytes(row.mean_bytes),
-            cold_text(row.cold_bytes + row.index_bytes),
+            *bytes_cells(row.mean_bytes, row.cold_bytes + row.index_bytes),
             f"{100 * row.look_share:.1f}" if row.look_share else "-",
         )
     return found

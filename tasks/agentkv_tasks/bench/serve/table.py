@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.serve.rows import ServeRow
-from agentkv_tasks.bench.tables import bench_table, cold_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text, with_gaps
 from agentkv_tasks.report.plot import Figure, over_lengths
 
 _CAPTION = (
     "{model}, {device}, {threads}; {rounds} rounds, medians. first: milliseconds from the request "
     "to the first token. x: relative to re-read, which renders and reads the whole conversation in "
     "each turn (transformers, in the process); the others are asked over HTTP. read: tokens read "
-    "in the turn. peak: the most bytes of the cache so far, a full one counted in 16 bits. cold: "
-    "its cold tier. growth: "
-    "first at this turn relative to turn {early}, medians over five turns."
+    "in the turn. {bytes}the most bytes of the cache so far, a full one counted in 16 bits; its "
+    "cold tier; both. growth: first at this turn relative to turn {early}, medians over five turns."
 )
 
 _AROUND = 2
@@ -35,8 +33,9 @@ def table(rows: Sequence[ServeRow]) -> Table:
         threads=threads_text(first.threads),
         rounds=first.settings["num_rounds"],
         early=early,
+        bytes=BYTES,
     )
-    columns = ("prompt", "read", "first", "x", "growth", "peak", "x", "cold")
+    columns = ("prompt", "read", "first", "x", "growth", "hot", "cold", "all", "x hot")
     found = bench_table(caption, *columns, length="turn", label="cache")
     chosen = [row for row in rows if row.turn in shown]
     for row in with_gaps(found, chosen, key=lambda row: row.turn):
@@ -48,9 +47,8 @@ def table(rows: Sequence[ServeRow]) -> Table:
             f"{1000 * row.first_token_s:.0f}",
             f"{row.first_token_ratio:.3f}",
             f"{_around(rows, row.label, row.turn) / _around(rows, row.label, early):.2f}",
-            human_bytes(row.peak_bytes),
+            *bytes_cells(row.peak_bytes, row.cold_bytes),
             f"{row.bytes_ratio:.3f}",
-            cold_text(row.cold_bytes),
         )
     return found
 

@@ -17,7 +17,14 @@ from agentkv_tasks.bench.speed.split import (
     PYTHON,
     STEP,
 )
-from agentkv_tasks.bench.tables import bench_table, cold_text, model_text, threads_text, with_gaps
+from agentkv_tasks.bench.tables import (
+    BYTES,
+    bench_table,
+    bytes_cells,
+    model_text,
+    threads_text,
+    with_gaps,
+)
 from agentkv_tasks.report.plot import Figure, over_lengths
 
 _TIMES = (
@@ -35,8 +42,8 @@ _SPLITS = (
     "keep: books and compact as a share of the step."
 )
 _STORAGE = (
-    "cache: storage before the first step. peak: storage at any moment (unknown for other "
-    "libraries' caches). cold: storage of the cold tier."
+    f"{BYTES}storage before the first step; of the cold tier; both. peak: storage at any moment "
+    "(unknown for other libraries' caches)."
 )
 _PAGES = (
     " page: ms to read {tokens} tokens after those seen, median over the rounds. x: relative to "
@@ -141,9 +148,10 @@ def _storage(rows: Sequence[SpeedRow]) -> Table:
     looks_back = any(row.look_share is not None for row in rows)
     table = _empty_table(
         _STORAGE + _LOOKS * looks_back + pages,
-        "cache",
-        "peak",
+        "hot",
         "cold",
+        "all",
+        "peak",
         *(["looks"] if looks_back else []),
         *(["page", "x"] if num_page else []),
     )
@@ -152,9 +160,8 @@ def _storage(rows: Sequence[SpeedRow]) -> Table:
         times += [f"{row.page_ratio:.2f}"] if row.page_ratio is not None else ["-"]
         table.add_row(
             *_head(row),
-            human_bytes(row.live_bytes),
+            *bytes_cells(row.live_bytes, row.cold_bytes),
             human_bytes(row.peak_bytes),
-            cold_text(row.cold_bytes),
             *([_looks(row)] if looks_back else []),
             *(times if num_page else []),
         )

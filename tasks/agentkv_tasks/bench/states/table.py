@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.states.rows import Distance, StateRow
-from agentkv_tasks.bench.tables import bench_table, cold_text
+from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells
 from agentkv_tasks.report.plot import Figure, Plot, Series, from_zero, line_plot, spanning
 
 _STATES = (
     "dense, quant, evict: % of the tokens seen, mean over {steps} steps, layers and heads. "
     "by layer: least and most quantized. entitled: share of its entries that rank lets a layer "
-    "keep dense, mean (least-most). cache: mean storage. peak: storage at any moment. cold: cold "
-    "tier at the end. {source}, {model}, after a prompt of {prompt} tokens."
+    "keep dense, mean (least-most). mean: mean storage. {bytes}storage at "
+    "any moment; cold tier at the end; both. {source}, {model}, after a prompt of {prompt} tokens."
 )
 _DISTANCES = (
     "Next-token distributions compared with a full cache. KL: KL(full || policy) in nats. logit: "
@@ -91,8 +90,9 @@ def _states(rows: Sequence[StateRow]) -> Table:
         prompt=first.num_prompt,
         source=first.source,
         model=first.model,
+        bytes=BYTES,
     )
-    names = ("dense", "quant", "evict", "by layer", "entitled", "cache", "peak", "cold")
+    names = ("dense", "quant", "evict", "by layer", "entitled", "mean", "hot", "cold", "all")
     table = _empty_table(caption, *names)
     for row in rows:
         quantised = [layer.quantised for layer in row.layers]
@@ -108,9 +108,8 @@ def _states(rows: Sequence[StateRow]) -> Table:
             _percent(row.evicted),
             f"{_percent(min(quantised))}-{_percent(max(quantised))}" if row.quantised else "-",
             spread,
-            human_bytes(row.mean_bytes),
-            human_bytes(row.peak_bytes),
-            cold_text(row.cold_bytes),
+            bytes_cells(row.mean_bytes, None)[0],
+            *bytes_cells(row.peak_bytes, row.cold_bytes),
         )
     return table
 

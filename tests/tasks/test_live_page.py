@@ -1,0 +1,56 @@
+"""While a run goes on, a page in the place of its report shows what is done and what is left."""
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentkv_tasks.report.live import LivePage, Playing, Progress
+from agentkv_tasks.results import Row
+from tests.tasks.runs import complete_rows, finish, start, wait_for_rows
+
+MakeRow = Callable[..., Row]
+REFRESH = '<meta http-equiv="refresh"'
+HOSTILE = "</title><script>alert(1)</script>"
+
+
+def text_of(path: Path) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", path.read_text()).split())
+
+
+def test_the_page_says_what_is_done_and_what_is_left(tmp_path: Path, row: MakeRow) -> None:
+    path = tmp_path / "report.html"
+    page = LivePage(path, title=f"small {HOSTILE}")
+    progress = {"full": Progress(4), HOSTILE: Progress(4)}
+    done = [
+        row(kv_peak_bytes=4096, kv_cold_bytes=1024, steps=4, seconds=2.0),
+        row(success=False, status="crash", kv_peak_bytes=2048, steps=1, error=HOSTILE),
+    ]
+    for each in done:
+        progress["full"].add(each)
+        page.finished(each, HOSTILE)
+    assert page.is_due
+    page.write(progress, [Playing(7, HOSTILE, HOSTILE, 3)], 5400.0)
+    assert not page.is_due
+    text = text_of(path)
+    assert "2 of 8 episodes are done; about 1 h 30 min are left." in text
+    assert "full 2/4 1 50 % 3.0 KiB 512 B 3.5 KiB 0.40" in text
+    assert "1 episode ended for a reason outside the agent" in text
+    assert REFRESH in path.read_text() and "<script" not in path.read_text()
+
+
+@pytest.mark.browser
+def test_a_run_shows_a_live_page_until_its_report_takes_the_place(tmp_path: Path) -> None:
+    many = ("--tasks", "vwa75", "--limit", "30")
+    run = start(tmp_path, *many, "--model", "solution", "--workers", "1")
+    wait_for_rows(tmp_path, 1)
+    assert REFRESH in (tmp_path / "report.html").read_text()
+    os.kill(run.pid, signal.SIGINT)
+    output = finish(run)
+    assert "live report: " in output
+    report = (tmp_path / "report.html").read_text()
+    assert complete_rows(tmp_path) and REFRESH not in report and "By task" in report
+    assert "The run is not finished: " in report
