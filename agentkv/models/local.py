@@ -444,7 +444,6 @@ class LocalConversation:
             page,
             self._known,
             layout=template.layout,
-            boxes=template.boxes,
             budget=acting.observation_tokens,
             count=template.count,
         )
@@ -465,7 +464,7 @@ class LocalConversation:
         if self._acting.notes_only:
             left = template.turn("", "", self._nonce)
         else:
-            head = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes)
+            head = serialize(replace(page, nodes=()), layout=template.layout)
             left = template.turn(head.text, note, self._nonce)
         start = common_start(shown, left)
         end = common_start(shown[start:][::-1], left[start:][::-1])

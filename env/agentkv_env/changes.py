@@ -42,7 +42,6 @@ def serialize_changes(
     known: Known | None,
     *,
     layout: Layout = "after",
-    boxes: bool = False,
     budget: int | None = None,
     count: Callable[[str], int] = len,
 ) -> tuple[Observation, Known]:
@@ -56,13 +55,13 @@ def serialize_changes(
     Args:
         page: the observed page.
         known: the second value that the last call returned; None before the first call.
-        layout, boxes, budget, count: see `serialize`.
+        layout, budget, count: see `serialize`.
     """
-    body = body_lines(page, layout, boxes)
-    lines = [line for line, _ in body]
+    body = body_lines(page, layout)
+    lines = [line.text for line in body]
     unchanged = _unchanged_lines(known, page, lines)
     if known is None or not unchanged:
-        whole = serialize(page, layout=layout, boxes=boxes, budget=budget, count=count)
+        whole = serialize(page, layout=layout, budget=budget, count=count)
         return whole, Known(page.url, page.tab, tuple(lines[: whole.num_shown]))
     changed = [index for index in range(len(lines)) if index not in unchanged]
     head = [*head_lines(page), f"same: {len(unchanged)} lines"]

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from agentkv_env.ocr import Line, Ocr, image_key
-from agentkv_env.page import Box, Node
+from agentkv_env.page import Box, Cell, Node
 from agentkv_env.sanitize import clean
 
 Found = Mapping[str, Any]  # a node as scripts/walk.js writes it
@@ -126,7 +126,12 @@ def build_nodes(
     A line that only repeats the name of the image, or of the link with it, is left out.
     """
     name = ""
+    rows: dict[tuple[str, int], int] = {}
     for node in found:
+        cell = None
+        if place := node.get("w"):
+            row = rows.setdefault((node["frame"], place[0]), len(rows) + 1)
+            cell = Cell(row, place[1], is_header=bool(place[2]))
         if not node.get("q"):
             name = _letters(node["n"])
             yield Node(
@@ -140,6 +145,8 @@ def build_nodes(
                 states=tuple(node.get("s", ())),
                 uses=tuple(node.get("u", ())),
                 reveals=tuple(map(clean, node.get("x", ()))),
+                cell=cell,
+                cells=tuple(map(clean, node.get("l", ()))),
             )
         for line in read.get((node["frame"], node.get("p", 0)), ()):
             box = _line_box(line, node["b"])
@@ -148,7 +155,7 @@ def build_nodes(
             )
             if left < right and top < bottom and not (name and _letters(line.text) == name):
                 states = ("faint",) if line.faint else ()
-                yield Node(kind="ocr", role="text", name=clean(line.text), box=box, states=states)
+                yield Node("ocr", "text", clean(line.text), box, states=states, cell=cell)
 
 
 def _letters(text: str) -> str:

@@ -32,6 +32,21 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """The place of a node in a row: of a table, a grid, a list of terms or a list of cards."""
+
+    row: int
+    """Number of the row on the page."""
+    column: int
+    """Number of columns before it; `WHOLE_ROW` for a node that is the row itself."""
+    is_header: bool = False
+    """True in a row that names the columns."""
+
+
+WHOLE_ROW = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One node of a page: an element to act on, a text, or a line read by OCR.
 
@@ -60,6 +75,10 @@ class Node:
     """Actions beyond VisualWebArena's that it supports; not part of the page's text."""
     reveals: tuple[str, ...] = ()
     """Names of what a `hover` shows, on the first of elements that show the same."""
+    cell: Cell | None = None
+    """Its place in a row, the nodes of which follow each other."""
+    cells: tuple[str, ...] = ()
+    """Texts of the cells, of a node that is a whole row of texts; `name` joins them with bars."""
 
 
 @dataclass(frozen=True, slots=True)

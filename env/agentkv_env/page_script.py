@@ -66,7 +66,7 @@ MAX_SHEET = 2_000_000
 
 SCRIPTS = (
     *("dom", "shadows", "geometry", "frames", "generated", "semantics", "options", "gauges"),
-    *("images", "layers", "late", "hover", "walk", "validation", "fields", "actions"),
+    *("images", "layers", "late", "hover", "rows", "walk", "validation", "fields", "actions"),
 )
 """Files of the folder scripts/, joined in this order into one scope."""
 

@@ -1,7 +1,11 @@
-"""Serialize a page for a model: one line per node, within a token budget.
+"""Serialize a page for a model, within a token budget.
 
-Layout "after" puts the id after the name, `link Blue Kayak [12]`; layout "before" follows
-VisualWebArena, `[12] link 'Blue Kayak'`. Needs no browser and no tokenizer.
+Layout "after" has a line for each node, with the id after the name: `link Blue Kayak [12]`. Layout
+"before" puts the id first, as VisualWebArena does, `[12] link 'Blue Kayak'`, and has one line for
+each row of a table, a grid or a list: `row Blue Kayak | $39.00 | [8] Buy`. It ends a line with the
+box ` @x,y,w,h` (viewport pixels) only where the place tells something: for text read in pictures
+and the pictures with it, for what takes presses at a point, and for an element outside rows that
+has no name, or the role and name of another one. Needs no browser and no tokenizer.
 
 A page cannot forge a line of the harness. Three rules separate the page's text from ours, and they
 hold for readers that apply a Unicode normal form or ignore case:
@@ -10,16 +14,18 @@ hold for readers that apply a Unicode normal form or ignore case:
 * Only our lines begin with `url`, `notice:`, `more above` and the other markers; a text of the page
   that begins with a marker gets the word `text` in front.
 * Within a line, a string of the page is bare only where it is unambiguous. A name with ` = ` or a
-  state in parentheses, or a title with `|`, stands in double quotes.
+  state in parentheses, a title with `|`, or a cell with `|`, stands in double quotes.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from agentkv_env import sanitize
-from agentkv_env.page import STATES, Box, Node, Page
+from agentkv_env.page import STATES, WHOLE_ROW, Box, Node, Page
 
 Layout = Literal["after", "before"]
 
@@ -29,6 +35,8 @@ MAX_VALUE = 1000
 """Maximum characters of a value, such as a text to be edited (our choice)."""
 MAX_OPTIONS = 40
 """Maximum options shown of one select; a list of all countries would hide the page."""
+MAX_GAP = 20
+"""Maximum empty cells in a row before one that is not."""
 
 # Patterns for the normal forms of a text (`sanitize.normal_forms`).
 _OUR_LINE = re.compile(
@@ -50,7 +58,35 @@ _IN_VALUE_BEFORE = re.compile(
     rf"(?:^|\s)(?:(?:options|hover\s+shows)\s*:|@\s*\d|{_STATE}$)|{_REST_OF_VALUE}|{_HALF_QUOTED}"
 )
 _IN_OPTION_BEFORE = re.compile(rf"\||^\d+ more$|{_IN_VALUE_BEFORE.pattern}")
+# ... and in its rows, where bars separate cells and semicolons what is in one.
+_ENDS_PIECE = r"""[|;'"]"""
+_IN_CELL = re.compile(
+    rf"""\||(?:^|;)\s*\w+\s+['"]|^\(\s*(?:hover\s+shows\b|{_STATE}\s*[;)])|{_HALF_QUOTED}"""
+)
 _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Patterns of ambiguous strings in the layout "before"."""
+
+    name: re.Pattern[str]
+    value: re.Pattern[str]
+    option: re.Pattern[str]
+    is_in_row: bool = False
+
+    def list_of(self, names: Sequence[str]) -> str:
+        shown = _names(names, self.option)
+        return f"({shown})" if self.is_in_row else shown
+
+
+_ALONE = _Patterns(_IN_NAME_BEFORE, _IN_VALUE_BEFORE, _IN_OPTION_BEFORE)
+_IN_ROW = _Patterns(
+    re.compile(_ENDS_PIECE),
+    re.compile(f"{_IN_VALUE_BEFORE.pattern}|{_ENDS_PIECE}"),
+    re.compile(rf"{_IN_OPTION_BEFORE.pattern}|{_ENDS_PIECE}|[()]"),
+    is_in_row=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +95,17 @@ class Observation:
 
     text: str
     num_shown: int
-    """Number of nodes with a line in `text`."""
+    """Number of lines of nodes in `text`."""
     num_cut: int
-    """Number of nodes whose line the budget cut."""
+    """Number of lines of nodes that the budget cut."""
+
+
+class Line(NamedTuple):
+    """A line of a node or of a row."""
+
+    text: str
+    is_prose: bool = False
+    """True if its first words may be shown without the others."""
 
 
 def neutralize(text: str) -> str:
@@ -73,7 +117,6 @@ def serialize(
     page: Page,
     *,
     layout: Layout = "after",
-    boxes: bool = False,
     budget: int | None = None,
     count: Callable[[str], int] = len,
 ) -> Observation:
@@ -81,27 +124,24 @@ def serialize(
 
     Args:
         page: the observed page.
-        layout: position of the element ids.
-        boxes: append ` @x,y,w,h` (viewport pixels) to each node's line.
+        layout: position of the element ids, and whether rows are lines.
         budget: maximum of `count(text)`, without the marker line `cut: n more lines`. Lines are
             cut from the end, and the first cut text is shown in part if some words fit. None cuts
             nothing.
         count: returns the length of a text in the budget's unit, usually tokens.
     """
-    return fitted(
-        head_lines(page), body_lines(page, layout, boxes), tail_lines(page), budget, count
-    )
+    return fitted(head_lines(page), body_lines(page, layout), tail_lines(page), budget, count)
 
 
 def fitted(
     head: list[str],
-    body: Sequence[tuple[str, Node]],
+    body: Sequence[Line],
     tail: list[str],
     budget: int | None,
     count: Callable[[str], int],
 ) -> Observation:
     """Join the lines to one text within `budget`, see `serialize`."""
-    lines = head + [line for line, _ in body]
+    lines = head + [line.text for line in body]
     text = "\n".join(lines + tail)
     if budget is None or count(text) <= budget:
         return Observation(text, num_shown=len(body), num_cut=0)
@@ -114,7 +154,7 @@ def fitted(
     if not fits(kept + tail):
         tail = []
     shown = max(0, num_kept - len(head))
-    if len(head) <= num_kept < len(lines) and body[shown][1].role == "text":
+    if len(head) <= num_kept < len(lines) and body[shown].is_prose:
         kept = kept + _part(lines[num_kept], lambda line: fits([*kept, line, *tail]))
     marker = f"cut: {len(lines) - num_kept} more lines"
     return Observation(
@@ -162,14 +202,55 @@ def tail_lines(page: Page) -> list[str]:
     return ["more below"] if page.pixels_below > 0 else []
 
 
-def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]]:
-    """Return a line for each node with content.
+def body_lines(page: Page, layout: Layout) -> list[Line]:
+    """Return the lines of the nodes with content: one for each node or, in the layout "before",
+    for each row."""
+    shown = _shown_nodes(page, layout)
+    if layout == "after":
+        return [Line(text, node.role == "text") for text, node in shown]
+    groups = [
+        [each for _, each in group]
+        for _, group in groupby(enumerate(shown), lambda item: _row_of(item[1][1]) or -item[0])
+    ]
+    alone = [group[0][1] for group in groups if not _is_row(group)]
+    num_alike = Counter((node.role, node.name) for node in alone if node.id is not None)
+    lines, said = [], set[tuple[str, ...]]()
+    for index, group in enumerate(groups):
+        if _is_row(group):
+            nodes = [node for _, node in group]
+            is_prose = all(node.role == "text" and node.kind == "text" for node in nodes)
+            lines.append(Line(_render_row(nodes, said), is_prose))
+            continue
+        ((text, node),) = group
+        follower = groups[index + 1][0][1] if index + 1 < len(groups) else None
+        is_picture = "ocr" in (node.kind, node.role == "image" and follower and follower.kind)
+        is_unclear = node.id is not None and (
+            not node.name.strip() or num_alike[node.role, node.name] > 1
+        )
+        if is_picture or is_unclear or "point" in node.uses:
+            box = node.box
+            text += f" @{box.x},{box.y},{box.width},{box.height}"
+        lines.append(Line(text, node.role == "text"))
+    return lines
 
-    A line that repeats the one before it at the same place is left out, as where an image lies
+
+def _row_of(node: Node) -> int:
+    """Return the number of a node's row, or 0."""
+    return node.cell.row if node.cell else 0
+
+
+def _is_row(group: Sequence[tuple[str, Node]]) -> bool:
+    return len(group) > 1 or bool(group[0][1].cells)
+
+
+def _shown_nodes(page: Page, layout: Layout) -> list[tuple[str, Node]]:
+    """Return the nodes with content, and how each is written alone.
+
+    A node that repeats the one before it at the same place is left out, as where an image lies
     over its own title. Equal texts at different places, such as a price and a total, are all shown.
     """
     nodes = page.nodes
-    lines: list[tuple[str, Node]] = []
+    shown: list[tuple[str, Node]] = []
     previous, before = "", None
     for index, node in enumerate(nodes):
         if node.role == "image" and node.id is None and not node.name.strip():
@@ -183,11 +264,8 @@ def body_lines(page: Page, layout: Layout, boxes: bool) -> list[tuple[str, Node]
         if line == previous and not is_code and before is not None and _overlap(before, node.box):
             continue
         previous, before = line, node.box
-        if boxes:
-            box = node.box
-            line += f" @{box.x},{box.y},{box.width},{box.height}"
-        lines.append((line, node))
-    return lines
+        shown.append((line, node))
+    return shown
 
 
 def _overlap(one: Box, other: Box) -> bool:
@@ -223,27 +301,72 @@ def _render_after(node: Node) -> str:
     return " ".join(word for word in words if word)
 
 
-def _render_before(node: Node) -> str:
+def _render_before(node: Node, patterns: _Patterns = _ALONE) -> str:
     if node.role == "text" and not node.name.strip():
         return ""
     if node.role == "code":
         name = f"'{sanitize.neutralize(node.name, is_code=True)}'"
-        if any(map(_IN_NAME_BEFORE.search, sanitize.normal_forms(name))):
+        if any(map(patterns.name.search, sanitize.normal_forms(name))):
             name = sanitize.quote(node.name, is_code=True)
     else:
         is_text = node.role == "text" or node.kind == "ocr"
         name = _quote_if_ambiguous(
-            node.name, _IN_NAME_BEFORE, limit=None if is_text else MAX_NAME, mark="'"
+            node.name, patterns.name, limit=None if is_text else MAX_NAME, mark="'"
         )
     words = [] if node.id is None else [f"[{node.id}]"]
     words += ["ocr" if node.kind == "ocr" else neutralize(node.role), name]
-    if value := _value(node, _IN_VALUE_BEFORE):
+    if value := _value(node, patterns.value):
         words.append(f"value: {value}")
     if node.options:
-        words.append(f"options: {_names(node.options, _IN_OPTION_BEFORE)}")
+        words.append(f"options: {patterns.list_of(node.options)}")
     if node.reveals:
-        words.append(f"hover shows: {_names(node.reveals, _IN_OPTION_BEFORE)}")
+        words.append(f"hover shows: {patterns.list_of(node.reveals)}")
     return " ".join([*words, *_states(node)])
+
+
+def _render_row(nodes: Sequence[Node], said: set[tuple[str, ...]]) -> str:
+    """Return the line of a row: its own number and states, if any, and its cells between bars.
+
+    Nodes of one cell stand between semicolons. A button or link with nothing but a name is its
+    number and that name, without quotes.
+
+    Args:
+        nodes: all nodes of the row, in order.
+        said: lists of options that earlier rows have shown; those of this row are added.
+    """
+    whole = nodes[0] if nodes[0].cell and nodes[0].cell.column == WHOLE_ROW else None
+    words = [] if whole is None or whole.id is None else [f"[{whole.id}]"]
+    words.append("columns" if nodes[0].cell and nodes[0].cell.is_header else "row")
+    details = [] if whole is None else _states(whole)
+    if whole is not None and whole.reveals:
+        details.append(f"hover shows: {_names(whole.reveals, _IN_ROW.option)}")
+    if details:
+        words.append(f"({'; '.join(details)})")
+    if whole is not None and len(nodes) == 1:
+        cells = [_quote_if_ambiguous(text, _IN_CELL, limit=None) for text in whole.cells]
+    else:
+        cells = []
+        inner = nodes if whole is None else nodes[1:]
+        for column, group in groupby(inner, lambda node: node.cell.column if node.cell else 0):
+            cells += [""] * min(column - len(cells), MAX_GAP)
+            cells.append("; ".join(_render_in_row(node, said) for node in group))
+    return " ".join([*words, " | ".join(cells)])
+
+
+def _render_in_row(node: Node, said: set[tuple[str, ...]]) -> str:
+    if node.kind == "text" and node.role in ("text", "heading") and not node.value:
+        return _quote_if_ambiguous(node.name, _IN_CELL, limit=None)
+    states = tuple(each for each in node.states if each != "heading")
+    node = replace(node, states=states)
+    if node.role in ("button", "link") and node.name.strip():
+        full = replace(node, value="", options=(), reveals=(), states=())
+        name = _quote_if_ambiguous(node.name, _IN_ROW.name)
+        if node == full and not name.startswith('"'):
+            return f"[{node.id}] {name}"
+    if node.options in said:
+        return _render_before(replace(node, options=()), _IN_ROW) + " options as above"
+    said.update({node.options} - {()})
+    return _render_before(node, _IN_ROW)
 
 
 def _value(node: Node, ambiguous: re.Pattern[str]) -> str:

@@ -12,8 +12,9 @@ const WORD = /[\p{L}\p{N}]+/gu;
 const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` where line breaks count
 
 // Returns the document's nodes as JSON. Fields of a node: k kind, r role, n name, b box (x, y,
-// width, height), i id, v value, o options, s states, u uses, x what hovering reveals, p and h number and hash of a picture, q 1 for
-// a picture that is no node itself. A frame of another origin has f, its index, and c, its visible
+// width, height), i id, v value, o options, s states, u uses, x what hovering reveals, w place in a row
+// and l texts of its cells (rows.js), p and h number and hash of a picture, q 1 for a picture that is no
+// node itself. A frame of another origin has f, its index, and c, its visible
 // part.
 //
 // New ids count from `firstId`, or from 1 if `expected` is the token of another document. `at` is
@@ -28,6 +29,7 @@ const BREAKS = new Set([...SPACES, "pre-line"]); // values of `white-space` wher
 function walk(firstId, expected, at, view, mostMs) {
   watch();
   findRevealed();
+  beginRows();
   const said = new Set(); // what elements reveal, in words
   const out = [], sources = []; // nodes, and the element that each is of
   let numRead = 0; // nodes and pieces of text
@@ -276,11 +278,11 @@ function walk(firstId, expected, at, view, mostMs) {
   };
 
   // A heading, a table row without controls or a gauge is one line of text.
-  function line(el, role, text, s, value = "") {
+  function line(el, role, text, s, value = "", row = {}) {
     const rect = shift(boxOf(el), s.at);
     if (!(text || value) || !isSeen(rect, s.clip)) return;
     flush();
-    put({ k: "text", r: role, n: text, b: rounded(rect), ...(value && { v: value }) }, el);
+    put({ k: "text", r: role, n: text, b: rounded(rect), ...(value && { v: value }), ...row }, el);
   }
 
   // A player has a number if it shows its own controls or listens to presses.
@@ -312,6 +314,7 @@ function walk(firstId, expected, at, view, mostMs) {
     if (tag === "iframe" || tag === "frame") { frame(el, s); return; }
     const inline = style.display === "inline" || style.display === "contents";
     if (!inline) endLine();
+    const start = out.length;
 
     if (PLAYERS.has(tag)) { player(el, tag, s); return; }
     const gauge = gaugeOf(el, tag);
@@ -383,7 +386,7 @@ function walk(firstId, expected, at, view, mostMs) {
         if (!isSeen(shift(boxOf(el), s.at), s.clip)) return;
         const code = codeRowOf(el);
         if (code !== "lines") {
-          line(el, code ? "code" : "text", code || rowOf(el), s);
+          line(el, code ? "code" : "text", code || rowOf(el), s, "", code ? {} : textRow(el));
           return;
         }
       }
@@ -396,6 +399,7 @@ function walk(firstId, expected, at, view, mostMs) {
     const isBoxSeen = box && isSeen(box, s.clip);
     children(el, s, style, isBoxSeen ? box : null);
     if (!inline) endLine();
+    if (!inline || tag.includes("-") || isRow(el, tag, style)) joinRows(el, tag, style, out, sources, start);
     // The box of an inline element may be empty although its content is not.
     const isFlat = !(box?.width && box.height);
     if (isBoxSeen || (isFlat && (tag.includes("-") || (box && !childElementsOf(el).length)))) {

@@ -208,7 +208,7 @@ class _Recorder:
 
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         template = self._template
-        seen = serialize(page, layout=template.layout, boxes=template.boxes).text
+        seen = serialize(page, layout=template.layout).text
         self._write(template.turn(seen, note))
         reply = self._conversation.reply(page, note)
         self._write(template.encode(reply.text), is_reply=True)

@@ -200,7 +200,7 @@ def test_older_pages_leave_their_heads_and_replies_in_the_cache(
 ) -> None:
     conversation = begin(tiny_model, temperature=1.0, last_pages=last_pages, rebuild=rebuild)
     template, notes = tiny_model.template, ["", "error: x", "error: y", ""]
-    empty = serialize(replace(page, nodes=()), layout=template.layout, boxes=template.boxes).text
+    empty = serialize(replace(page, nodes=()), layout=template.layout).text
     for number, note in enumerate(notes):
         shown = conversation.reply(page, note).observation
         ids = conversation.cache.ids

@@ -155,7 +155,7 @@ class _Draft:
 
 def observe(template: Template, page: Page) -> str:
     """Return the whole text of a page in the layout of `template`."""
-    return serialize(page, layout=template.layout, boxes=template.boxes).text
+    return serialize(page, layout=template.layout).text
 
 
 @dataclass(frozen=True, slots=True)
