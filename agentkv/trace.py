@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentkv.advice import ADVICE
 from agentkv.files import AppendedFile, json_line, write_atomic
 from agentkv_env.masking import Secrets, ends_in_masked
+from agentkv_env.serialize import element_in
 
 SCHEMA = 1
 """Version of the trace format, incremented when older readers would misread new traces."""
@@ -140,14 +141,12 @@ class Step:
 
     @property
     def element(self) -> str:
-        """Line of the element that the action is on, without its number and its box. Empty if the
-        action is on none, or the model was not shown its line in this turn."""
+        """Line of the element that the action is on, without its number and its box; in a row, its
+        part of the row and then the row. Empty if the action is on none, or the model was not
+        shown its line in this turn."""
         if self.element_id is None:
             return ""
-        number = rf"\[{self.element_id}\]"
-        line = re.compile(rf"^(?:(.+) {number}|{number} (.+?)(?: @[-\d,]+)?)$", re.MULTILINE)
-        shown = line.search(self.observation)
-        return "" if shown is None else shown[1] or shown[2]
+        return element_in(self.observation, self.element_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Literal, Protocol
 
 from tokenizers import Tokenizer
 
-Layout = Literal["after", "before"]
-"""Position of an element's id in its line of the page (`agentkv_env.serialize`)."""
+from agentkv_env.serialize import Layout
+
 Thoughts = Literal["named", "free"]
 """The lines before the action. `free` is any one short line. `named` has these lines, in order:
 
@@ -52,12 +52,7 @@ class Template(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Position of an element's id in its line of the page."""
-        ...
-
-    @property
-    def boxes(self) -> bool:
-        """True if page lines end with the element's box."""
+        """How pages are written; see `agentkv_env.serialize`."""
         ...
 
     @property
@@ -163,9 +158,7 @@ class PlainTemplate:
     """The special tokens, in stream order."""
 
     layout: Layout = "after"
-    """Ids follow names."""
-    boxes = False
-    """Page lines have no boxes."""
+    """A line for each node, where its id follows its name."""
     thoughts: Thoughts = "named"
     """Constrained replies name their element and quote their source."""
     thinking: Thinking | None = None

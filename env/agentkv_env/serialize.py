@@ -59,9 +59,9 @@ _IN_VALUE_BEFORE = re.compile(
 )
 _IN_OPTION_BEFORE = re.compile(rf"\||^\d+ more$|{_IN_VALUE_BEFORE.pattern}")
 # ... and in its rows, where bars separate cells and semicolons what is in one.
-_ENDS_PIECE = r"""[|;'"]"""
+_ENDS_PIECE = r"""[|;'"]|@\s*-?\d+\s*,|\boptions\s+as\s+above\b"""
 _IN_CELL = re.compile(
-    rf"""\||(?:^|;)\s*\w+\s+['"]|^\(\s*(?:hover\s+shows\b|{_STATE}\s*[;)])|{_HALF_QUOTED}"""
+    rf"""\||(?:^|;)\s*\w+\s+['"]|^\(\s*(?:hover\s+shows\b|{_STATE}\s*[;)])|@\s*-?\d+\s*,|{_HALF_QUOTED}"""
 )
 _IN_TAB = re.compile(rf"\||\(\s*current\s*\)|^untitled$|{_HALF_QUOTED}")
 
@@ -179,6 +179,36 @@ def _largest_fitting(high: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def element_in(text: str, id: int) -> str:
+    """Return how a serialized page names an element, without its number and its box, or "".
+
+    The name of an element in a row is followed by the row: `Ship (row 1043 | Ada Byron)`.
+    """
+    number = rf"\[{id}\]"
+    alone = rf"^(?:(.+) {number}|{number} (?!row |columns )(.+?)(?: @[-\d,]+)?)$"
+    if shown := re.search(alone, text, re.MULTILINE):
+        return shown[1] or shown[2]
+    for line in text.splitlines():
+        if re.match(rf"{number} (?:row|columns) ", line):
+            return _cut(line.partition(" ")[2])
+        if re.match(r"(?:\[\d+\] )?(?:row|columns) ", line) and (
+            part := re.search(rf"(?<= ){number} ({_PIECE}+)", line)
+        ):
+            row = re.sub(rf"(?:; )?\[\d+\] {_PIECE}+", "", line)
+            return f"{part[1]} ({_cut(row.rstrip(' |'))})"
+    return ""
+
+
+_PIECE = r"""(?:"[^"]*"|'[^']*'|\([^()]*\)|(?! \||; )[^"'])"""
+"""A character or a quoted string of an element in a row."""
+MAX_ROW_NAME = 60
+"""Maximum number of characters of a row that says where an element is."""
+
+
+def _cut(row: str) -> str:
+    return row if len(row) <= MAX_ROW_NAME else row[: MAX_ROW_NAME - 3] + "..."
 
 
 def head_lines(page: Page) -> list[str]:
@@ -338,6 +368,8 @@ def _render_row(nodes: Sequence[Node], said: set[tuple[str, ...]]) -> str:
     words = [] if whole is None or whole.id is None else [f"[{whole.id}]"]
     words.append("columns" if nodes[0].cell and nodes[0].cell.is_header else "row")
     details = [] if whole is None else _states(whole)
+    if whole is not None and whole.role not in ("text", "button", "link", "item"):
+        details.insert(0, neutralize(whole.role))
     if whole is not None and whole.reveals:
         details.append(f"hover shows: {_names(whole.reveals, _IN_ROW.option)}")
     if details:

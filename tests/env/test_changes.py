@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_env.changes import Known, serialize_changes
-from agentkv_env.page import Box, Node, Page
+from agentkv_env.page import Box, Cell, Node, Page
 from agentkv_env.serialize import body_lines, serialize
 
 BOX = Box(1, 2, 30, 40)
@@ -113,6 +113,7 @@ nodes = st.lists(
         box=st.just(BOX),
         id=st.none() | st.integers(1, 4),
         value=st.just("") | few,
+        cell=st.none() | st.builds(Cell, st.integers(1, 3), st.integers(0, 4)),
     ),
     max_size=12,
 ).map(tuple)
@@ -126,7 +127,7 @@ def test_the_old_lines_and_the_changes_make_the_new_page(
     known = None
     for drawn in looks:
         page = Page("http://x/", "t", drawn)
-        lines = Counter(line for line, _ in body_lines(page, layout, False))  # type: ignore[arg-type]
+        lines = Counter(line.text for line in body_lines(page, layout))  # type: ignore[arg-type]
         before = Counter(known.lines if known else ())
         observation, known = serialize_changes(page, known, layout=layout)  # type: ignore[arg-type]
         assert Counter(known.lines) == lines

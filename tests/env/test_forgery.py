@@ -180,8 +180,8 @@ def test_the_reader_would_notice_what_pages_used_to_get_away_with() -> None:
         'url http://x/\ntitle t\ntextbox "Amount = 5 (readonly)" [7]\nlink Sell [8]',
         "url http://x/\ntitle t\ntabs: Bank | Mail (current)",
     ):
-        assert check_claims(page, read(forged, "after", boxes=False))
-    assert not check_claims(page, read(serialize(page).text, "after", boxes=False))
+        assert check_claims(page, read(forged, "after"))
+    assert not check_claims(page, read(serialize(page).text, "after"))
 
 
 def test_the_pages_nano_learnt_from_read_as_they_did() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv_env.page import Box, Node, Page
+from agentkv_env.page import Box, Cell, Node, Page
 from agentkv_env.serialize import Layout, neutralize, serialize
 
 BOX = Box(1, 2, 30, 40)
@@ -63,14 +63,27 @@ def test_layout_after_puts_numbers_behind_names() -> None:
 
 
 def test_layout_before_is_shaped_like_visualwebarena() -> None:
-    lines = serialize(PAGE, layout="before", boxes=True).text.splitlines()
+    lines = serialize(PAGE, layout="before").text.splitlines()
     assert lines[6:11] == [
-        "[12] link 'Blue Kayak' @1,2,30,40",
-        "text '$39.00' @1,2,30,40",
-        "[3] textbox 'Search' value: blue kayak @1,2,30,40",
-        "[4] combobox 'Sort' value: Price options: Price | Name @1,2,30,40",
-        "[5] checkbox 'Gift wrap' checked required @1,2,30,40",
+        "[12] link 'Blue Kayak'",
+        "text '$39.00'",
+        "[3] textbox 'Search' value: blue kayak",
+        "[4] combobox 'Sort' value: Price options: Price | Name",
+        "[5] checkbox 'Gift wrap' checked required",
     ]
+
+
+def test_a_box_ends_the_lines_that_only_their_place_tells_apart() -> None:
+    canvas = Node("element", "canvas", "Map", BOX, id=5, uses=("point",))
+    nodes = (link("Buy", 1), link("Sell", 2), link("Buy", 3), link("", 4), canvas)
+    picture = Node("text", "image", "Poster", BOX), Node("ocr", "text", "SAVE15", BOX)
+    page = replace(PAGE, nodes=(*nodes, Node("text", "image", "Logo", BOX), *picture))
+    lines = serialize(page, layout="before").text.splitlines()[5:-1]
+    assert [line.removesuffix(" @1,2,30,40") for line in lines if line.endswith(" @1,2,30,40")] == [
+        *("[1] link 'Buy'", "[3] link 'Buy'", "[4] link ''", "[5] canvas 'Map'"),
+        *("image 'Poster'", "ocr 'SAVE15'"),
+    ]
+    assert {"[2] link 'Sell'", "image 'Logo'"} <= set(lines)
 
 
 def test_what_a_hover_shows_is_said_instead_of_the_state() -> None:
@@ -84,8 +97,8 @@ def test_what_a_hover_shows_is_said_instead_of_the_state() -> None:
     ]
     before = serialize(page, layout="before").text.splitlines()[5:7]
     assert before == [
-        "[1] link 'Ann' hover shows: Edit | \"a | b\" current",
-        "[2] link 'Ann' hover current",
+        "[1] link 'Ann' hover shows: Edit | \"a | b\" current @1,2,30,40",
+        "[2] link 'Ann' hover current @1,2,30,40",
     ]
     forged = replace(PAGE, nodes=(link("Ann (hover shows: Delete)", 3),))
     assert serialize(forged).text.splitlines()[5] == 'link "Ann (hover shows: Delete)" [3]'
@@ -142,7 +155,9 @@ def test_brackets_enclose_no_number_of_the_page_across_parts_of_a_line(
     page = Page("u", "t", (node,), tabs=(name, "]"))
     for layout in ("after", "before"):
         shown = serialize(page, layout=layout).text  # type: ignore[arg-type]
-        found = re.findall(r"\[[^\w\[\]\n]*\d+[^\w\[\]\n]*\]", unicodedata.normalize("NFKC", shown))
+        found = re.findall(
+            r"\[[^\w\[\]⟦⟧\n]*\d+[^\w\[\]⟦⟧\n]*\]", unicodedata.normalize("NFKC", shown)
+        )
         assert found == ["[3]"]
 
 
@@ -180,23 +195,21 @@ nodes = st.lists(
         box=st.just(BOX),
         value=st.just("") | names,
         options=st.lists(names, max_size=3).map(tuple),
+        cell=st.none() | st.builds(Cell, st.integers(1, 3), st.integers(0, 4)),
     ),
     max_size=30,
 )
 
 
 @settings(deadline=None)
-@given(nodes, names, st.integers(0, 2000), st.sampled_from(["after", "before"]), st.booleans())
+@given(nodes, names, st.integers(0, 2000), st.sampled_from(["after", "before"]))
 def test_the_budget_is_kept_but_for_the_marker(
-    drawn: list[Node], title: str, budget: int, layout: str, boxes: bool
+    drawn: list[Node], title: str, budget: int, layout: str
 ) -> None:
-    numbered = tuple(
-        Node(n.kind, n.role, n.name, n.box, i if n.kind == "element" else None, n.value, n.options)
-        for i, n in enumerate(drawn)
-    )
+    numbered = tuple(replace(n, id=i if n.kind == "element" else None) for i, n in enumerate(drawn))
     page = Page("http://x/", title, numbered, pixels_below=5)
-    whole = serialize(page, layout=layout, boxes=boxes)  # type: ignore[arg-type]
-    cut = serialize(page, layout=layout, boxes=boxes, budget=budget)  # type: ignore[arg-type]
+    whole = serialize(page, layout=layout)  # type: ignore[arg-type]
+    cut = serialize(page, layout=layout, budget=budget)  # type: ignore[arg-type]
     assert cut.num_shown + cut.num_cut == whole.num_shown
     assert cut.text.isprintable() or "\n" in cut.text
     if len(whole.text) <= budget:

@@ -5,7 +5,7 @@ ignores white space, case and leading punctuation.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 STATES = (
     "checked|mixed|pressed|selected|current|disabled|readonly|required|password|invalid|expanded"
@@ -16,9 +16,14 @@ _BARE = re.compile(r"(?i)[\W_]*(url|title|goal|objective)(?!\w)")
 _MORE = re.compile(r"(?i)[\W_]*more[\W_]+(above|below)(?!\w)")
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 _BOX = re.compile(r" @-?\d+,-?\d+,\d+,\d+$")
+_ROW = re.compile(r"(?:\[(\d+)\] )?(?:row|columns)(?: |$)")
+_ROW_ROLES = "checkbox|radio|textbox|combobox|tab|option|treeitem|menuitem|switch"
 _GROUP = rf"\((?:{STATES})(?:, (?:{STATES}))*\)"
+_LISTED = re.compile(r' (options|hover shows): \(((?:"[^"]*"|[^"()])*)\)')
 _ENTRY = r'(?:"[^"]*"|[^"|][^|]*?|)'
 _ENTRIES = rf"({_ENTRY}(?: \| {_ENTRY})*?)"
+_ROLE_AND_STATES = rf"(?:(?:{_ROW_ROLES})(?:; )?)?((?:(?:{STATES})(?:; )?)*)"
+_DETAILS = re.compile(rf"\({_ROLE_AND_STATES}(?:hover shows: {_ENTRIES})?\)(?: |$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,10 @@ class Element:
 
     id: int
     role: str
+    """`row` for a row that is an element; empty for a button or link of a row, which says none."""
     has_value: bool
     num_options: int
+    """-1 for options that are those of an earlier row."""
     num_revealed: int
     states: tuple[str, ...]
 
@@ -42,13 +49,15 @@ class Claims:
     tabs: list[bool] = field(default_factory=list)
     """For each tab, whether it is the current tab."""
     elements: list[Element] = field(default_factory=list)
+    num_unnumbered: int = 0
+    """Parts of rows that have a role and no number, such as pictures."""
     stray: list[str] = field(default_factory=list)
     """Numbers in brackets outside of lines of elements."""
     fences: int = 0
     """Number of backticks."""
 
 
-def read(text: str, layout: str, *, boxes: bool) -> Claims:
+def read(text: str, layout: str) -> Claims:
     """Return the claims of the observation `text`."""
     claims = Claims(fences=text.count("`"))
     for line in text.splitlines():
@@ -57,9 +66,16 @@ def read(text: str, layout: str, *, boxes: bool) -> Claims:
             if found[1].lower() == "tabs":
                 tabs = _split(line[found.end() :])
                 claims.tabs += [tab.endswith(" (current)") for tab in tabs]
-        line = _BOX.sub("", line) if boxes else line
-        element = _after(line) if layout == "after" else _before(line)
         numbers = _NUMBER.findall(line)
+        if layout == "before" and (row := _ROW.match(line)):
+            elements, num_unnumbered = _in_row(line, row)
+            claims.elements += elements
+            claims.num_unnumbered += num_unnumbered
+            for each in elements:
+                numbers.remove(str(each.id))
+            claims.stray += numbers
+            continue
+        element = _after(line) if layout == "after" else _before(_BOX.sub("", line))
         if element is not None:
             claims.elements.append(element)
             numbers.remove(str(element.id))
@@ -115,6 +131,55 @@ def _before(line: str) -> Element | None:
     rest = rest[: group.start()] if group else rest
     lists = re.fullmatch(rf"(?: options: {_ENTRIES})?(?: hover shows: {_ENTRIES})?", rest)
     return Element(id, role, has_value, *_lengths(lists), states)
+
+
+def _in_row(line: str, head: re.Match[str]) -> tuple[list[Element], int]:
+    """Return the elements of a row, and the number of its parts with a role and no number."""
+    elements, num_unnumbered = [], 0
+    rest = line[head.end() :]
+    if head[1]:
+        details = re.match(_DETAILS, rest)
+        states = tuple(re.findall(STATES, details[1])) if details else ()
+        num_revealed = 0
+        if details:
+            num_revealed = 0 if details[2] is None else len(_split(details[2]))
+            rest = rest[details.end() :]
+        elements.append(Element(int(head[1]), "row", False, 0, num_revealed, states))
+    for part in _parts(rest):
+        numbered = re.match(r"\[(\d+)\] ", part)
+        if not numbered:
+            num_unnumbered += bool(re.match(r"\w+ ['\"]", part))
+            continue
+        if not re.match(r"\w+ ['\"]", part[numbered.end() :]):
+            elements.append(Element(int(numbered[1]), "", False, 0, 0, ()))
+            continue
+        is_above = part.endswith(" options as above")
+        listed = re.sub(_LISTED, r" \1: \2", part.removesuffix(" options as above"))
+        element = _before(listed)
+        assert element is not None, f"not an element: {part!r}"
+        elements.append(replace(element, num_options=-1) if is_above else element)
+    return elements, num_unnumbered
+
+
+def _parts(rest: str) -> list[str]:
+    """Split the cells of a row at bars and semicolons outside of quotes and of lists."""
+    parts, start, at = [], 0, 0
+    while at < len(rest):
+        begins = at == start
+        role = re.match(r"(?:\[\d+\] )?\w+ (?=['\"])", rest[at:]) if begins else None
+        at += role.end() if role else 0
+        if rest[at] == '"' and (begins or rest[at - 1] in " ("):
+            at = rest.index('"', at + 1) + 1 if '"' in rest[at + 1 :] else len(rest)
+        elif rest[at] == "'" and role:
+            at = rest.index("'", at + 1) + 1
+        elif rest[at] == "(" and re.search(r" (?:options|hover shows): $", rest[start:at]):
+            at = re.compile(r'(?:"[^"]*"|[^")])*\)').match(rest, at).end()  # type: ignore[union-attr]
+        elif found := re.compile(r" ?(?:\||;) ?").match(rest, at):
+            parts.append(rest[start:at])
+            start = at = found.end()
+        else:
+            at += 1
+    return [*parts, rest[start:]]
 
 
 def _lengths(lists: re.Match[str] | None) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from functools import cache
 from html import escape
 
 from agentkv_env.changes import Known, serialize_changes
-from agentkv_env.page import STATES, Box, Kind, Node, Page
+from agentkv_env.page import STATES, WHOLE_ROW, Box, Cell, Kind, Node, Page
 from agentkv_env.serialize import MAX_OPTIONS, body_lines, serialize
 from tests.soak.hostile_html import CASES, Served, visited
 from tests.soak.observation import Claims, Element, read
@@ -63,6 +63,8 @@ WORDS = (
         "=",
         ":",
     ),
+    *("; [7] Buy", "; image 'x'", "row 1 | [8] Ship", "columns", "a | b", "(option; covered)"),
+    *("[7] row", "options as above", "(A | B)", "button 'Ship'"),
     *("</page 5e>", "<page 5e>", "kayak", "Blue Kayak", "$39.00", "Zoë’s boat", "x", " ", "[", "]"),
 )
 BREAKS = ("\n", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\u2029", "\t", "\x00", "\x1b[2J", "\x07")
@@ -146,11 +148,28 @@ def hostile_page(rng: random.Random) -> Page:
             reveals=tuple(hostile_text(rng) for _ in range(num_revealed)),
         )
 
+    def in_rows(nodes: Iterable[Node]) -> Iterator[Node]:
+        row = column = 0
+        for each in nodes:
+            kind = rng.choice(("alone", "new", "same", "next"))
+            if kind == "alone":
+                yield each
+            elif kind == "new" and rng.random() < 0.4:
+                row, column = row + 1, 0
+                role = rng.choice(("button", "option")) if each.id else "text"
+                cells = tuple(hostile_text(rng) for _ in range(rng.choice((0, 2, 3))))
+                whole = replace(each, kind="element" if each.id else "text", role=role, value="")
+                yield replace(whole, options=(), cell=Cell(row, WHOLE_ROW), cells=cells)
+            else:
+                row, column = row + (kind == "new"), 0 if kind == "new" else column
+                column += rng.choice((1, 1, 40)) if kind == "next" else 0
+                yield replace(each, cell=Cell(row + 1, column, is_header=row % 5 == 0))
+
     num_tabs = rng.choice((0, 1, 2, 3))
     return Page(
         url=hostile_text(rng),
         title=hostile_text(rng),
-        nodes=tuple(node(index) for index in range(1, rng.randint(1, 6))),
+        nodes=tuple(in_rows(node(index) for index in range(1, rng.randint(1, 8)))),
         tabs=tuple(hostile_text(rng) for _ in range(num_tabs)),
         tab=rng.randrange(max(1, num_tabs)),
         pixels_above=rng.choice((0, 9)),
@@ -159,20 +178,34 @@ def hostile_page(rng: random.Random) -> Page:
     )
 
 
-def elements_of(page: Page) -> list[Element]:
-    """Return the claims about elements that an observation of the whole page may make."""
-    return [
-        Element(
-            node.id,
-            node.role,
-            _is_seen(node.value),
-            _shown_options(node.options),
-            len(node.reveals),
-            tuple(state for state in node.states if state != "hover" or not node.reveals),
+def element_of(node: Node) -> Element:
+    """Return the claim about an element that a line of its own makes."""
+    assert node.id is not None
+    return Element(
+        node.id,
+        node.role,
+        _is_seen(node.value),
+        _shown_options(node.options),
+        len(node.reveals),
+        tuple(state for state in node.states if state != "hover" or not node.reveals),
+    )
+
+
+def _is_of(claim: Element, node: Node) -> bool:
+    """Return whether a line, or a part of a row, may make this claim about an element."""
+    whole = element_of(node)
+    if node.cell is None or claim == whole:
+        return claim == whole
+    if node.cell.column == WHOLE_ROW and claim.role == "row":
+        return claim == replace(whole, role="row", has_value=False, num_options=0)
+    in_row = replace(whole, states=tuple(each for each in whole.states if each != "heading"))
+    if claim.role == "" and node.role in ("button", "link"):
+        return (
+            claim == replace(in_row, role="", states=(), num_revealed=0) == replace(in_row, role="")
         )
-        for node in page.nodes
-        if node.id is not None
-    ]
+    if claim.num_options == -1 and node.options:
+        return claim == replace(in_row, num_options=-1)
+    return claim == in_row
 
 
 def _is_seen(text: str) -> bool:
@@ -207,33 +240,46 @@ def check_claims(page: Page, claims: Claims, *, is_cut: bool = False) -> str:
             return f"tabs {claims.tabs} of {len(page.tabs)}, of which {page.tab} is current"
     if claims.stray or claims.fences:
         return f"numbers {claims.stray} or {claims.fences} backticks of the page's"
-    elements = elements_of(page)
-    if is_cut:
-        elements = elements[: len(claims.elements)]
-    if claims.elements != elements:
-        wrong = [
-            pair for pair in zip(claims.elements, elements, strict=False) if pair[0] != pair[1]
-        ]
-        return f"elements: {wrong[:1] or (len(claims.elements), len(elements))}"
+    if wrong := _wrong_elements(claims, page.nodes, is_cut=is_cut):
+        return wrong
     return ""
+
+
+def _wrong_elements(claims: Claims, nodes: Iterable[Node], *, is_cut: bool) -> str:
+    """Return what is claimed about elements and is not so, or ""."""
+    numbered = [node for node in nodes if node.id is not None]
+    if is_cut:
+        numbered = numbered[: len(claims.elements)]
+    if len(claims.elements) != len(numbered):
+        return f"{len(claims.elements)} elements, not {len(numbered)}"
+    for claim, node in zip(claims.elements, numbered, strict=True):
+        if not _is_of(claim, node):
+            return f"{claim} of {node}"
+    pictures = [node for node in nodes if node.id is None and node.cell and not _is_text(node)]
+    if claims.num_unnumbered > len(pictures):
+        return f"{claims.num_unnumbered} pictures in rows, not {len(pictures)}"
+    return ""
+
+
+def _is_text(node: Node) -> bool:
+    return node.kind == "text" and node.role in ("text", "heading")
 
 
 def forged(page: Page, rng: random.Random) -> str:
     """Return the first forgery of `page` in any layout and normal form, or ""."""
     for layout in LAYOUTS:
-        boxes = rng.random() < 0.5
-        text = serialize(page, layout=layout, boxes=boxes).text  # type: ignore[arg-type]
+        text = serialize(page, layout=layout).text  # type: ignore[arg-type]
         text.encode()
         readings = {form: unicodedata.normalize(form, text) for form in FORMS}
         form = rng.choice(FORMS)
         readings[f"{form}, folded"] = readings[form].casefold()
         for name, shown in readings.items():
-            if wrong := check_claims(page, read(shown, layout, boxes=boxes)):
+            if wrong := check_claims(page, read(shown, layout)):
                 return f"{layout}, {name}: {wrong}"
         budget = rng.randint(0, 400)
         whole = serialize(page, layout=layout).text  # type: ignore[arg-type]
         cut = serialize(page, layout=layout, budget=budget).text  # type: ignore[arg-type]
-        claims = read(unicodedata.normalize(form, cut), layout, boxes=False)
+        claims = read(unicodedata.normalize(form, cut), layout)
         if wrong := check_claims(page, claims, is_cut=cut != whole):
             return f"{layout}, {form}, cut to {budget}: {wrong}"
         if wrong := _forged_changes(page, layout, rng):
@@ -248,16 +294,17 @@ def _forged_changes(page: Page, layout: str, rng: random.Random) -> str:
     for look in (earlier, page):
         observation, known = serialize_changes(look, known, layout=layout)  # type: ignore[arg-type]
         for form in rng.sample(FORMS, 1):
-            claims = read(unicodedata.normalize(form, observation.text), layout, boxes=False)
+            claims = read(unicodedata.normalize(form, observation.text), layout)
             same, gone = claims.lines.get("same", []), claims.lines.get("gone", [])
-            num_lines = len(body_lines(look, layout, False))  # type: ignore[arg-type]
+            num_lines = len(body_lines(look, layout))  # type: ignore[arg-type]
             told = [*same, "0 lines"][0]
             if len(same) > 1 or len(gone) > 1 or (gone and not same):
                 return f"{form}: same {same}, gone {gone}"
             if int(told.split()[0]) + observation.num_shown != num_lines:
                 return f"{form}: {told} of {num_lines} stayed, {observation.num_shown} were told"
-            claimed = [element for element in elements_of(look) if element in claims.elements]
-            if claims.stray or claims.elements != claimed:
+            told_of = {claim.id for claim in claims.elements}
+            nodes = [node for node in look.nodes if node.id is None or node.id in told_of]
+            if claims.stray or _wrong_elements(claims, nodes, is_cut=False):
                 return f"{form}: elements {claims.elements}"
     return ""
 

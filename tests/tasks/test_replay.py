@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.trace import TraceWriter
-from agentkv_env.page import Box, Node, Page
+from agentkv_env.page import Box, Cell, Node, Page
 from agentkv_env.serialize import serialize
 from agentkv_tasks.run.replay import Recorded, page_difference, replay
 from tests.agentkv.agent.test_trace import STEP
@@ -50,20 +50,25 @@ def test_a_difference_is_short_however_long_the_pages_are() -> None:
     assert len(page_difference(one, other)) == 12
 
 
-@pytest.mark.parametrize(
-    ("layout", "boxes"), [("after", False), ("before", False), ("before", True), ("after", True)]
-)
-def test_a_replay_shows_pages_in_the_format_of_the_trace(layout: str, boxes: bool) -> None:
+@pytest.mark.parametrize("layout", ["after", "before"])
+@pytest.mark.parametrize("cell", [None, 0])
+def test_a_replay_shows_pages_in_the_format_of_the_trace(layout: str, cell: int | None) -> None:
     nodes = (
         Node("text", "text", "$39.00", Box(1, 2, 3, 4)),
         Node("element", "link", "Kayak", Box(-1, 2, 3, 4), id=3),
     )
+    if cell is not None:
+        nodes = (replace(nodes[0], cell=Cell(1, cell)), replace(nodes[1], cell=Cell(1, cell + 1)))
     page = Page("http://shop.localhost/", "Shop", nodes)
-    text = serialize(page, layout=layout, boxes=boxes).text  # type: ignore[arg-type]
+    text = serialize(page, layout=layout).text  # type: ignore[arg-type]
     reply = Recorded((replace(STEP, observation=text),)).begin("x").reply(page)
     assert reply.observation == text
     changed = replace(STEP, observation=f"{text}\nsame: 20 lines")
     assert Recorded((changed,)).begin("x").reply(page).observation == ""
+    boxed = replace(
+        STEP, observation="url x\ntitle\ntext '$39.00' @1,2,3,4\n[3] link 'Kayak' @1,2,3,4"
+    )
+    assert Recorded((boxed,)).begin("x").reply(page).observation == ""
 
 
 @pytest.mark.browser

@@ -114,6 +114,18 @@ def test_a_hostile_line_is_a_trace_error(tmp_path: Path, line: str) -> None:
             "[12] textbox 'Search' value: old @1,2,30,40",
             "textbox 'Search' value: old",
         ),
+        (
+            "click [8]",
+            "row 1042 | Al | [7] Ship\nrow 1043 | Ada; [9] Mail | [8] Ship | [10] Hold",
+            "Ship (row 1043 | Ada)",
+        ),
+        ("click [7]", "row [7] Ada | Core", "Ada (row | Core)"),
+        (
+            "type [5] [2] [0]",
+            "row Tea | [5] textbox \"the boys' | tea\" value: 1 | [6] checkbox 'Gift' checked",
+            'textbox "the boys\' | tea" value: 1 (row Tea)',
+        ),
+        ("click [4]", "[4] row R10 | Oslo | Bergen", "row R10 | Oslo | Bergen"),
         ("click [3]", "same: 20 lines", ""),
         ("tab_focus [3]", "link Bl\u00e4ue [3]", ""),
         ("stop [[3]]", "link Bl\u00e4ue [3]", ""),

@@ -25,8 +25,6 @@ class WordsTemplate(ChatTemplate):
     The page is one of this benchmark, which nobody hostile wrote, so that no fence surrounds it.
     """
 
-    boxes = False
-
     def opening(self, goal: str, nonce: str = "") -> list[int]:
         """Return the instruction and the question, up to where the page begins."""
         return [
