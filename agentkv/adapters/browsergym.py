@@ -6,6 +6,7 @@ pins (Playwright 1.44) bind only those who run it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from agentkv.episode import error_note
 from agentkv.models.model import Conversation, LastingConversation, Reply
 from agentkv_env.actions import Action, ActionError, Point, extract, parse, render
 from agentkv_env.keys import normalize
-from agentkv_env.page import Box, Node, Page
+from agentkv_env.page import Box, Cell, Node, Page
 from agentkv_env.sanitize import clean
 from agentkv_env.serialize import neutralize
 
@@ -302,6 +303,7 @@ _INLINE_TAGS = frozenset(
 _UNREAD = frozenset({"InlineTextBox", "LineBreak", "ListMarker"})
 _MAX_BUTTON_TEXT = 200
 """A clickable box with more text is no button, as in our own pages."""
+_CELLS = frozenset({"cell", "gridcell", "columnheader", "rowheader"})
 _STATES = ("checked", "pressed", "selected", "disabled", "readonly", "required", "invalid")
 
 
@@ -350,6 +352,8 @@ class _Visit:
     """Names and values of the ancestors that the page shows; text in them is not repeated."""
     container: int = -1
     """Position of the nearest ancestor that breaks lines."""
+    cell: Cell | None = None
+    """Its place in a row of a table or grid."""
 
 
 class _Tree:
@@ -372,6 +376,7 @@ class _Tree:
         for position, visit in enumerate(self._visits):
             if position:
                 self._inherit(visit, self._visits[visit.parent])
+        self._places()
         self._labels = {
             clean(_text(visit.node, "name")) for visit in self._visits if self._element_role(visit)
         }
@@ -386,6 +391,19 @@ class _Tree:
         if self._element_role(parent) or _role(parent.node) == "heading":
             name = clean(_text(parent.node, "name")) or parent.text
             visit.said += f"\n{name}\n{clean(_text(parent.node, 'value'))}"
+
+    def _places(self) -> None:
+        """Find the places of nodes in rows; what Chromium takes for a table for layout has none."""
+        num_cells: Counter[int] = Counter()
+        cells = [visit for visit in self._visits if _role(visit.node) in _CELLS]
+        others = {visit.parent for visit in cells if _role(visit.node) != "columnheader"}
+        for visit in self._visits[1:]:
+            if _role(visit.node) in _CELLS:
+                row = visit.parent
+                visit.cell = Cell(row, num_cells[row], is_header=row not in others)
+                num_cells[row] += 1
+            elif _role(visit.node) != "row":
+                visit.cell = self._visits[visit.parent].cell
 
     def nodes(self, bids: Bids) -> Iterator[Node]:
         """Yield the visible nodes in reading order; texts that share a line are one node."""
@@ -418,7 +436,7 @@ class _Tree:
             part = _text(visit.node, "name")
             # Boxes beside each other have no space between them, unlike words of a sentence.
             text += f" {part}" if text[-1:].isalnum() and part[:1].isalnum() else part
-        return Node("text", "text", clean(text), self._box(line[0]))
+        return Node("text", "text", clean(text), self._box(line[0]), cell=line[0].cell)
 
     def _node(self, visit: _Visit, bids: Bids) -> Node | None:
         name = clean(_text(visit.node, "name"))
@@ -434,11 +452,12 @@ class _Tree:
                 value=self._value(visit),
                 options=tuple(options),
                 states=tuple(self._states(visit, is_list=bool(options))),
+                cell=visit.cell,
             )
         role = {"heading": "heading", "image": "image", "img": "image"}.get(_role(visit.node), "")
         if not role or not name or name in visit.said:
             return None
-        return Node("text", role, name, self._box(visit))
+        return Node("text", role, name, self._box(visit), cell=visit.cell)
 
     def _element_role(self, visit: _Visit) -> str:
         """Return our role of an element to act on, or ''."""

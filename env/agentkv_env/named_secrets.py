@@ -136,6 +136,7 @@ class NamedSecrets:
             value=mask(node.value),
             options=tuple(map(mask, node.options)),
             reveals=tuple(map(mask, node.reveals)),
+            cells=tuple(map(mask, node.cells)),
         )
 
     def _unknown(self, name: str) -> str:

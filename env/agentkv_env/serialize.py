@@ -190,14 +190,13 @@ def element_in(text: str, id: int) -> str:
     alone = rf"^(?:(.+) {number}|{number} (?!row |columns )(.+?)(?: @[-\d,]+)?)$"
     if shown := re.search(alone, text, re.MULTILINE):
         return shown[1] or shown[2]
-    for line in text.splitlines():
-        if re.match(rf"{number} (?:row|columns) ", line):
-            return _cut(line.partition(" ")[2])
-        if re.match(r"(?:\[\d+\] )?(?:row|columns) ", line) and (
-            part := re.search(rf"(?<= ){number} ({_PIECE}+)", line)
-        ):
-            row = re.sub(rf"(?:; )?\[\d+\] {_PIECE}+", "", line)
-            return f"{part[1]} ({_cut(row.rstrip(' |'))})"
+    for found in re.finditer(r"^(?:\[(\d+)\] )?((?:row|columns) .*)$", text, re.MULTILINE):
+        row = found[2]
+        if found[1] == str(id):
+            return _cut(row)
+        if part := re.search(rf" {number} ({_PIECE}+)", row):
+            texts = re.sub(rf"(?:; )?\[\d+\] {_PIECE}+", "", row)
+            return f"{part[1]} ({_cut(re.sub(r' [ |]*[|] *', ' | ', texts).strip(' |'))})"
     return ""
 
 

@@ -168,11 +168,13 @@ def test_a_page_that_shows_a_value_anywhere_shows_the_name_to_the_agent(visit: V
     page = visit.show(
         f"<title>{words}</title><h1>So {words}</h1><button aria-label='{words}'>x</button>"
         f"<input placeholder='{words}'><select><option>{words}</select><img alt='{words}' src=x>"
+        f"<table><tr><td>Mine<td>{words}</table>"
         f"<script>alert({VALUE!r}); history.replaceState(0, 0, '?' + btoa({VALUE!r}))</script>"
     )
     assert not says(page, VALUE) and "cXUmZXQ" not in page.url
     assert page.title == "<secret:shop>"
     assert "So <secret:shop>" in [node.name for node in page.nodes]
+    assert ("Mine", "<secret:shop>") in [node.cells for node in page.nodes]
     assert any("<secret:shop>" in notice for notice in page.notices)
 
 

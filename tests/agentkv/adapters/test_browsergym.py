@@ -65,6 +65,19 @@ def test_a_box_that_is_half_checked_reads_as_mixed(gym: Gym) -> None:
     assert states == [("mixed",), ("mixed",)]
 
 
+def test_a_row_of_a_table_is_one_line_for_chat_models(gym: Gym) -> None:
+    gym.page.set_content(
+        "<table><tr><th>Order<th>Boxes<th><tr><td>1043<td><input value=2><td><button>Ship</button>"
+        "<tr><td>1044<td><input value=5><td><button>Ship</button></table>"
+    )
+    page = page_of(gym.observe(), Bids())
+    assert serialize(page, layout="before").text.splitlines()[2:] == [
+        "columns Order | Boxes",
+        "row 1043 | [0] textbox '' value: 2 | [1] Ship",
+        "row 1044 | [2] textbox '' value: 5 | [3] Ship",
+    ]
+
+
 def test_scrolling_shows_what_is_below_and_keeps_the_numbers(gym: Gym) -> None:
     gym.page.set_content(HTML + "<button>Last</button>")
     agent = BrowserGymAgent(Agent(Solution(["scroll [down]", "stop"])))
