@@ -549,7 +549,7 @@ def counter(file: str | Path) -> Callable[[str], int]:
 
 def main(files: list[str]) -> None:
     """Print a Markdown table of the tokens of all pages."""
-    print("| page | rows |" + "".join(f" {file}: nodes | rows | fewer |" for file in files))
+    print("| page | rows |" + "".join(f" {Path(file).stem}: nodes | rows | fewer |" for file in files))
     print("|---|---|" + "---|---|---|" * len(files))
     counters = [counter(file) for file in files]
     with Browser.launch() as browser, browser.session(hosts=["rows.localhost"]) as session:
