@@ -10,9 +10,11 @@ const PLAIN_CARDS = new Set(["div", "section", "form", "fieldset", "details", "f
 const MIN_ALIKE = 3; // such boxes
 const MAX_IN_ROW = 100, MAX_IN_CARD = 12, MAX_IN_CELL = 8; // nodes
 const MAX_BESIDE_ROWS = 6; // nodes of a row around other rows
+const MAX_IN_GRID_CELL = 3; // nodes; a box with more is a card or a part of the page
 const MAX_IN_ONLY_CELL = 4; // nodes of a row with a single cell
 const MAX_ROW_TEXT = 2000, MAX_CARD_TEXT = 500; // characters
 const MAX_CELLS = 500; // of one row, empty ones included
+const MAX_LOOKED_AT = 1000; // nodes of an element; boxes may nest deeply around many
 const WHOLE_ROW = -1; // column of a node that is the row itself
 
 let numRows = 0;
@@ -32,7 +34,7 @@ const isRow = (el, tag, style) =>
 
 // Marks the nodes from `start` on, those of an element, if they are a row or the rows of a list.
 function joinRows(el, tag, style, nodes, sources, start) {
-  if (nodes.length === start) return;
+  if (nodes.length === start || nodes.length > start + MAX_LOOKED_AT || isOverdue()) return;
   if (isRow(el, tag, style)) joinCells(el, nodes, sources, start);
   else if (tag === "dl") joinTerms(el, nodes, sources, start);
   else if (nodes.length < start + 2) return;
@@ -71,17 +73,16 @@ function columnsOf(row) {
   const cells = cellsOf(row);
   if (cells.length) {
     const table = closest(row, "table");
-    if (table && hasSpans(table)) for (const cell of cells) columns.set(cell, placed.get(cell) ?? columns.size);
-    else {
-      let column = 0;
-      for (const cell of cells) {
-        columns.set(cell, column);
-        column += Math.min(cell.colSpan, MAX_COLUMNS);
-      }
+    const isPlaced = table && hasSpans(table);
+    let column = 0;
+    for (const cell of cells) {
+      columns.set(cell, isPlaced ? placed.get(cell) ?? column : column);
+      column += Math.min(cell.colSpan, MAX_COLUMNS);
     }
     return columns;
   }
-  const found = [...queryAllIn(row, CELLS)].filter((cell) => closest(parentElementOf(cell), "[role=row]") === row);
+  const found = [...queryAllIn(row, CELLS)].slice(0, MAX_CELLS)
+    .filter((cell) => closest(parentElementOf(cell), "[role=row]") === row);
   const parts = found.length ? found : [...childrenOf(row)].filter((child) => nodeTypeOf(child) === 1);
   for (const cell of parts.slice(0, MAX_CELLS)) columns.set(cell, columns.size);
   return columns;
@@ -101,9 +102,7 @@ function hasSpans(table) {
       if (column > MAX_CELLS) break;
       placed.set(cell, column);
       const width = Math.min(cell.colSpan, MAX_COLUMNS);
-      taken.fill(cell.rowSpan || Infinity, column, column + width);
-      for (let index = taken.length; index < column + width; index++) taken[index] = cell.rowSpan || Infinity;
-      column += width;
+      for (const end = column + width; column < end; column++) taken[column] = cell.rowSpan || Infinity;
     }
     taken.forEach((rows, index) => { taken[index] = rows - 1; });
   }
@@ -131,6 +130,7 @@ function joinCells(row, nodes, sources, start) {
   const columns = columnsOf(row), inCell = new Map();
   let members = [], length = 0;
   for (let index = start; index < nodes.length; index++) {
+    if (isOverdue()) return;
     const node = nodes[index], cell = partWith(sources[index], columns, row);
     if (!cell && sources[index] !== row) {
       if (!members.length) continue; // text before a row that breaks no line
@@ -173,9 +173,8 @@ function joinTerms(list, nodes, sources, start) {
 }
 
 function isShort(nodes) {
-  if (nodes.length < 2 || nodes.length > MAX_IN_CARD || nodes.some((node) => isStray(node) || isInTable(node))) {
-    return false;
-  }
+  if (nodes.length < 2 || nodes.length > MAX_IN_CARD) return false;
+  if (nodes.some((node) => isStray(node) || isInTable(node))) return false;
   const rows = new Set(nodes.filter((node) => node.w).map((node) => node.w[0]));
   return rows.size < 2 && nodes.reduce((sum, node) => sum + lengthOf(node), 0) <= MAX_CARD_TEXT;
 }
@@ -196,8 +195,11 @@ function joinCard(el, tag, nodes, sources, start) {
 function numAlike(el, tag) {
   const parent = parentNodeOf(el);
   if (!parent) return 0;
-  const kindOf = (child, tag) => CARDS.has(tag) ? tag
-    : `${tag} ${attributeOf(child, "class")?.trim().split(/\s+/)[0] || [...childElementsOf(child)].map(tagOf)}`;
+  const kindOf = (child, tag) => {
+    if (CARDS.has(tag)) return tag;
+    const [first] = (attributeOf(child, "class") || "").trim().split(/\s+/);
+    return `${tag} ${first || [...childElementsOf(child)].slice(0, MAX_IN_CARD).map(tagOf)}`;
+  };
   if (!alike.has(parent)) {
     const kinds = new Map();
     for (const child of childNodesOf(parent)) {
@@ -215,16 +217,18 @@ function joinGrid(grid, nodes, sources, start) {
   const children = new Set([...childrenOf(grid)].filter((child) => nodeTypeOf(child) === 1));
   const rows = new Map(), lefts = new Set(), inCell = new Map();
   for (let index = start; index < nodes.length; index++) {
+    if (isOverdue()) return;
     const node = nodes[index], cell = partWith(sources[index], children, grid);
     if (!cell || node.w || isStray(node)) return;
     inCell.set(cell, (inCell.get(cell) || 0) + 1);
+    if (inCell.get(cell) > MAX_IN_GRID_CELL) return;
     const box = boxOf(cell), middle = box.y + box.height / 2;
     const top = [...rows.keys()].find((each) => each.y <= middle && middle <= each.y + each.height) || box;
     if (!rows.has(top)) rows.set(top, []);
     rows.get(top).push([node, Math.round(box.x)]);
     lefts.add(Math.round(box.x));
   }
-  if (rows.size < 2 || lefts.size < 2 || Math.max(...inCell.values()) > 3) return;
+  if (rows.size < 2 || lefts.size < 2) return;
   const places = [...lefts].sort((one, other) => one - other);
   for (const row of rows.values()) {
     const length = row.reduce((sum, [node]) => sum + lengthOf(node), 0);
