@@ -12,7 +12,8 @@ from agentkv_env.page import Node, Page
 from agentkv_env.serialize import element_in
 from agentkv_env.session import Session
 from tests.env.page_truth import differences, truth_of
-from tests.env.row_pages import PAGES, RowPage, line_per_node, line_per_row, show
+from tests.env.row_pages import PAGES, RowPage
+from tests.env.row_tokens import line_per_node, line_per_row, show
 
 if TYPE_CHECKING:
     from conftest import Visit
