@@ -89,6 +89,22 @@ def test_a_control_of_a_row_is_used_by_its_number(visit: "Visit") -> None:
     )
 
 
+def test_cells_in_shadow_roots_and_strange_tables_are_read(visit: "Visit") -> None:
+    page = visit.show(
+        "<dl><dt>Key<dd id=term></dl><div id=odd></div><script>"
+        "term.innerHTML = '<span></span>';"
+        "term.firstChild.attachShadow({mode: 'open'}).innerHTML = 'open <button>Copy</button>';"
+        "const table = document.createElementNS('urn:x', 'table');"
+        "table.innerHTML = '<b>No table</b>'; odd.append(table);"
+        "for (const text of ['Ada', 'Core']) {"
+        "  const cell = document.createElement('td'); cell.textContent = text;"
+        "  cell.append(document.createElement('button'));"
+        "  cell.setAttribute('rowspan', 2); table.append(odd.row ||= document.createElement('tr'));"
+        "  odd.row.append(cell); cell.lastChild.textContent = 'Go' }</script>"
+    )
+    assert rows_of(page) == ("row Key | open; [1] Copy", "row Ada; [2] Go | Core; [3] Go")
+
+
 def test_what_is_no_row_keeps_a_line_for_each_thing(visit: "Visit") -> None:
     page = visit.show(
         "<table><tr><td><h1>Bees</h1><p>Bees make honey.</p><p>They dance.</p><form>"

@@ -94,7 +94,7 @@ function hasSpans(table) {
   spanned.set(table, Boolean(queryIn(table, "[rowspan]")));
   if (!spanned.get(table)) return false;
   const taken = []; // column -> rows that a cell above still takes
-  for (const row of table.rows) {
+  for (const row of table.rows || []) {
     if (isOverdue()) break;
     let column = 0;
     for (const cell of row.cells) {
@@ -157,12 +157,11 @@ function joinCells(row, nodes, sources, start) {
 
 // Terms and what is said of them.
 function joinTerms(list, nodes, sources, start) {
-  const groups = [];
+  const groups = [], parts = new Set(queryAllIn(list, "dt,dd"));
   let last = null, column = 0;
   for (let index = start; index < nodes.length; index++) {
-    const part = closest(sources[index], "dt,dd");
-    const isTerm = part && tagOf(part) === "dt";
-    if (!part || closest(part, "dl") !== list || (isTerm && (!last || tagOf(last) === "dd"))) {
+    const part = partWith(sources[index], parts, list), isTerm = part && tagOf(part) === "dt";
+    if (!part || (isTerm && (!last || tagOf(last) === "dd"))) {
       groups.push([]);
       column = 0;
     } else if (part !== last) column++;
