@@ -16,6 +16,7 @@ from agentkv.config import (
 from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
+from agentkv.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
@@ -39,7 +40,8 @@ def check_model(settings: RunSettings) -> None:
     try:
         find_model(settings.model)
     except ModelError as error:
-        raise ModelError(f"{error}; scripts: {', '.join(SCRIPTED)}") from None
+        hint = did_you_mean(settings.model, SCRIPTED)
+        raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
 
 
 def check_language_model(settings: RunSettings) -> None:

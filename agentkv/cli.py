@@ -206,13 +206,16 @@ def report(
 @cli.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Policy to explain.")] = None,
+    long: Annotated[
+        bool, typer.Option("--long", help="Print parts, parameters and source of each policy.")
+    ] = False,
 ) -> None:
-    """List the cache policies with their parts and parameters, or explain one policy."""
+    """List the cache policies in a line each, or explain one policy."""
     with options.for_people() as console:
-        from agentkv.listing import print_policies, print_policy
+        from agentkv.listing import print_parts, print_policies, print_policy
 
         if name is None:
-            print_policies(console)
+            (print_parts if long else print_policies)(console)
         else:
             print_policy(console, name)
 

@@ -9,13 +9,49 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.build import PARTS
+from agentkv.defaults import POLICY
 from agentkv.plan import CachePlan, PlannedModel
+from agentkv.policies.gates import Unbounded
 from agentkv.policies.policy import Policy
+from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import NAMED, about, parameters_of, policy
 from agentkv.terminal import human_bytes
 
 
 def print_policies(console: Console) -> None:
+    """Print a line for each policy, in groups."""
+    groups: dict[str, list[str]] = {group: [] for group in _GROUPS.values()}
+    for name in NAMED:
+        made = policy(name)
+        evicts, looks = not isinstance(made.gate, Unbounded), isinstance(made.recall, LookBack)
+        groups[_GROUPS[evicts, looks]].append(name)
+    longest, width = max(map(len, NAMED)), min(console.width, 100)
+    for heading, names in groups.items():
+        console.print(Text(heading, style="bold"))
+        for name in names:
+            line = f"{name:<{longest}}  {about(name).summary}"
+            console.print(Text(_cut(line, width)), soft_wrap=True)
+        console.print()
+    console.print(Text(f"The default is {POLICY}. `agentkv policies NAME` explains one policy;"))
+    console.print(Text("`agentkv policies --long` prints the parts and parameters of all."))
+
+
+_GROUPS = {
+    (False, False): "Keep every entry, in fewer bits or as it is; no budget",
+    (True, True): "Evict to a cold tier and look back; within a budget",
+    (True, False): "Evict for good; within a budget",
+}
+"""Headings of policies by whether they evict, and whether they look back."""
+
+
+def _cut(line: str, width: int) -> str:
+    """Return the line, or as many of its words as fit with three dots."""
+    if len(line) <= width:
+        return line
+    return line[: width - 3].rpartition(" ")[0].rstrip(",;:") + " ..."
+
+
+def print_parts(console: Console) -> None:
     """Print every policy: what it keeps, its parts, parameters and source."""
     console.print(Text(f"{' / '.join(PARTS)}, parameters, source"))
     for name in NAMED:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from reprlib import repr as short_repr
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -51,7 +52,7 @@ class TraceError(ValueError):
     """A file that is not a trace, or that has another schema version."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Step:
     """One turn of an episode: the page, the reply, and the result of the action.
 
@@ -132,6 +133,9 @@ class Step:
     for each piece, any other span has one digit: 4 if the cache holds all entries, 0 if it holds
     none. The cache holds all of a span that no step names."""
 
+    def __repr__(self) -> str:
+        return f"<Step {self.index + 1}: {self.action[:80] or '(no readable action)'}>"
+
     @property
     def element_id(self) -> int | None:
         """Number of the element that the action is on; None if it is on none."""
@@ -150,7 +154,7 @@ class Step:
         return "" if shown is None else shown[1] or shown[2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Episode:
     """A finished episode."""
 
@@ -168,6 +172,11 @@ class Episode:
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
+
+    def __repr__(self) -> str:
+        count = f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+        answer = f", answer {short_repr(self.secrets.mask(self.answer))}" * bool(self.answer)
+        return f"<Episode {self.status} after {count}{answer}>"
 
     @property
     def success(self) -> bool:

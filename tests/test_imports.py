@@ -48,6 +48,7 @@ FLOORS = {
         "browser",
     ),
     "agentkv": (
+        "nearest progress",
         "advice browsing defaults dialog files hub policies terminal",
         "cache config trace",
         "options",

@@ -1,6 +1,7 @@
 """The agent's view of a web page, as frozen values without a browser."""
 
 from dataclasses import dataclass, replace
+from reprlib import repr as short_repr
 from typing import Literal
 
 Kind = Literal["element", "text", "ocr"]
@@ -31,7 +32,7 @@ class Box:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """One node of a page: an element to act on, a text, or a line read by OCR.
 
@@ -61,8 +62,12 @@ class Node:
     reveals: tuple[str, ...] = ()
     """Names of what a `hover` shows, on the first of elements that show the same."""
 
+    def __repr__(self) -> str:
+        number = "" if self.id is None else f" [{self.id}]"
+        return f"<Node {self.role}{number} {short_repr(self.name)}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Page:
     """One observation: the nodes of the current tab inside the viewport, and their surroundings."""
 
@@ -83,6 +88,10 @@ class Page:
     """True if the page may still show something by itself, so that a wait is of use."""
     uploads: tuple[str, ...] = ()
     """Names of files that may be uploaded; empty where the page takes none."""
+
+    def __repr__(self) -> str:
+        title, url = short_repr(self.title), self.url[:80]
+        return f"<Page {url} {title}, {len(self.nodes)} nodes>"
 
     def element(self, id: int) -> Node | None:
         """Return the node with this `id`, or None."""
