@@ -12,7 +12,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
-from agentkv.episode import BeforeAction, Environment, Limits, run_episode
+from agentkv.episode import Approve, BeforeAction, Environment, Limits, run_episode
 from agentkv.models.model import (
     CachedModel,
     Conversation,
@@ -20,7 +20,9 @@ from agentkv.models.model import (
     LastingModel,
     Model,
     Reply,
+    Reporting,
 )
+from agentkv.progress import Listener, Progress, telling_of_compilation
 from agentkv.trace import Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
@@ -47,6 +49,8 @@ class Agent:
             everything the agent can observe except notices. (Our choice. VisualWebArena compares
             only element numbers, and for `type` even across pages, which ends episodes that still
             make progress.)
+        on_progress: told what is being done, such as loading the model, compiling kernels and
+            reading a page, in the thread that does it; None: nobody is.
 
     Raises:
         ModelError: `model` is a name, and no such model can be loaded.
@@ -73,8 +77,11 @@ class Agent:
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
+        on_progress: Listener | None = None,
     ) -> None:
         if isinstance(model, str):
+            if on_progress is not None:
+                on_progress(Progress("loading", name=model))
             from agentkv.models.load import load_model  # imports take seconds
 
             model = load_model(model)
@@ -98,6 +105,7 @@ class Agent:
         self.strict = strict
         self.max_parse_failures = max_parse_failures
         self.max_repeats = max_repeats
+        self.on_progress = on_progress
 
     def open(
         self,
@@ -154,6 +162,7 @@ class Agent:
         seed: int = 0,
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
+        approve: Approve | None = None,
         screenshots: Path | None = None,
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
@@ -166,7 +175,8 @@ class Agent:
 
         Args:
             page, seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `open`.
-            goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
+            goal, max_steps, timeout_s, on_step, before_action, approve, screenshots: as in
+                `Session.do`.
 
         Returns:
             The episode, whatever its status; `Episode.secrets` holds all secrets.
@@ -191,6 +201,7 @@ class Agent:
                 timeout_s=timeout_s,
                 on_step=on_step,
                 before_action=before_action,
+                approve=approve,
                 screenshots=screenshots,
             )
 
@@ -258,6 +269,7 @@ class Session:
         timeout_s: float = 900.0,
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
+        approve: Approve | None = None,
         screenshots: Path | None = None,
     ) -> Episode:
         """Pursue `goal`, beginning at the current state of the page, with all that was read before.
@@ -271,6 +283,10 @@ class Session:
                 carried out. It returns None to allow the action or another action to carry out
                 instead, or raises `ActionRefused`, whose message the model is shown. An action on
                 an element names it by its number on the page (`Page.element`).
+            approve: called with the page and each action that may change something, after
+                `before_action`: all but the stop and those that only look (`Action.only_looks`).
+                True carries it out. After False the model is told that the user did not allow it,
+                and goes on; to end the episode instead, call `cancel` before.
             screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
 
         Returns:
@@ -299,8 +315,10 @@ class Session:
             screenshots=screenshots,
             secrets=self.secrets,
             is_cancelled=lambda: self._is_cancelled,
+            approve=approve,
+            on_progress=agent.on_progress,
         )
-        with self._environment() as environment:
+        with telling_of_compilation(agent.on_progress), self._environment() as environment:
             named = environment.secrets if isinstance(environment, BrowserSession) else None
             (named or NamedSecrets()).require(goal)
             if named is not None:
@@ -339,7 +357,8 @@ class Session:
         if look:
             with self._environment() as environment:
                 page = environment.observe()
-        reply = conversation.answer(question, page, deadline)
+        with telling_of_compilation(self._agent.on_progress):
+            reply = conversation.answer(question, page, deadline)
         return Answer(_answer_in(reply.text), reply)
 
     def cancel(self) -> None:
@@ -444,6 +463,8 @@ class Session:
         self._conversation = conversation
         if isinstance(conversation, LastingConversation):
             conversation.is_cancelled = lambda: self._is_cancelled
+        if isinstance(conversation, Reporting):
+            conversation.on_progress = self._agent.on_progress
         return conversation
 
     @contextmanager

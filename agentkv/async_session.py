@@ -98,6 +98,7 @@ class AsyncSession:
         on_step: Callable[[Step], None | Awaitable[None]] | None = None,
         before_action: Callable[[Page, Action], Action | None | Awaitable[Action | None]]
         | None = None,
+        approve: Callable[[Page, Action], bool | Awaitable[bool]] | None = None,
         screenshots: Path | None = None,
     ) -> Episode:
         """Pursue `goal`; see `Session.do`. Hooks run in the event loop and may be coroutines."""
@@ -110,6 +111,7 @@ class AsyncSession:
             before_action=(
                 None if before_action is None else partial(self._bridge.call_hook, before_action)
             ),
+            approve=None if approve is None else partial(self._bridge.call_hook, approve),
             screenshots=screenshots,
         )
 

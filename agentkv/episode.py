@@ -17,6 +17,7 @@ from agentkv.models.model import (
     OutOfMemory,
     Reply,
 )
+from agentkv.progress import Listener, Phase, Progress
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -39,6 +40,13 @@ class ActionRefused(Exception):
 
 BeforeAction = Callable[[Page, Action], Action | None]
 """A hook that sees each action before it is carried out; see `Session.do`."""
+
+
+Approve = Callable[[Page, Action], bool]
+"""Decides whether an action that may change something is carried out; see `Session.do`."""
+
+REFUSED_NOTE = "the user did not allow the last action; do something else, or stop"
+"""Shown to the model after `Approve` refused its action."""
 
 
 @runtime_checkable
@@ -87,6 +95,8 @@ class Limits:
     """Secrets to mask; the episode adds those that it finds."""
     is_cancelled: Callable[[], bool]
     """Asked between steps; True ends the episode."""
+    approve: Approve | None = None
+    on_progress: Listener | None = None
 
 
 def run_episode(conversation: Conversation, environment: Environment, limits: Limits) -> Episode:
@@ -180,6 +190,9 @@ class _EpisodeLoop:
         try:
             action = self._allowed(page, action)
         except ActionRefused as refusal:
+            if self._limits.is_cancelled():
+                record(action, "not done: cancelled")
+                raise _Ended("cancelled") from refusal
             reason = str(refusal) or "this action is not allowed"
             record(action, f"refused: {reason}")
             if self._is_stuck(page, action):
@@ -196,6 +209,7 @@ class _EpisodeLoop:
             record(action, "not done: repeated without effect")
             raise _Ended("repetition")
         self._note = "" if action == written else CHANGED_NOTE
+        self._tell("acting")
         try:
             self._environment.act(action)
         except ActionFailed as error:
@@ -212,7 +226,7 @@ class _EpisodeLoop:
         """Return the action to carry out in place of `action`, as the hook decides.
 
         Raises:
-            ActionRefused: the hook refused it.
+            ActionRefused: the hook refused it, or nobody approved it.
             TypeError: the hook returned something else than an action or None.
         """
         hook = self._limits.before_action
@@ -222,13 +236,27 @@ class _EpisodeLoop:
                 f"before_action returned {chosen!r}; expected an Action to carry out, or None to "
                 "allow the one it was given; to refuse it, raise agentkv.ActionRefused"
             )
-        return action if chosen is None else chosen
+        action = action if chosen is None else chosen
+        approve = self._limits.approve
+        if approve is None or action.kind == "stop" or action.only_looks:
+            return action
+        is_approved = approve(page, action)
+        if not isinstance(is_approved, bool):  # such as a coroutine, which is true
+            raise TypeError(f"approve returned {is_approved!r}; expected True or False")
+        if not is_approved:
+            raise ActionRefused(REFUSED_NOTE)
+        return action
+
+    def _tell(self, phase: Phase) -> None:
+        if self._limits.on_progress is not None:
+            self._limits.on_progress(Progress(phase))
 
     def _observe(self) -> Page:
         if self._limits.is_cancelled():
             raise _Ended("cancelled")
         if time.monotonic() > self._started + self._limits.timeout_s:
             raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
+        self._tell("looking")
         try:
             page = self._environment.observe()
             return page.without_uses() if self._limits.strict else page

@@ -23,6 +23,15 @@ def human_bytes(count: float | None) -> str:
     raise AssertionError("the last unit takes all")
 
 
+UNITS = {"MiB": 1024**2, "GiB": 1024**3}
+
+
+def in_unit(count: float, unit: str) -> str:
+    """Format bytes in one of `UNITS`, without its name: `1,234`, `98.9` or `3.14`."""
+    size = count / UNITS[unit]
+    return f"{size:,.0f}" if size >= 100 else f"{size:.1f}" if size >= 10 else f"{size:.2f}"
+
+
 def plain(text: str) -> str:
     """Return `text` with all control characters made visible, except line breaks and tabs.
 

@@ -35,6 +35,7 @@ from agentkv.models.saved import (
 )
 from agentkv.models.turn import Turn, common_start
 from agentkv.policies.registry import policy as named_policy
+from agentkv.progress import Listener
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -285,6 +286,8 @@ class LocalConversation:
         """Ids of a goal or question that no page has followed yet."""
         self.is_cancelled: Callable[[], bool] = lambda: False
         """Asked before each token; True ends the reply with `Cancelled`."""
+        self.on_progress: Listener | None = None
+        """Told before each forward how far a reply is."""
         self._is_broken = False
         """True once an error has ended a reply in its middle."""
 
@@ -372,6 +375,8 @@ class LocalConversation:
                 batch.remove(pending.generation)
                 pending.generation.fail(Cancelled("the reply was cancelled while it was written"))
             else:
+                if self.on_progress is not None:
+                    self.on_progress(pending.generation.progress)
                 batch.step()
         self._is_broken = False
         return self.finish_reply(pending)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from agentkv.progress import Listener
 from agentkv_env.page import Page
 
 
@@ -148,6 +149,14 @@ class LastingConversation(Protocol):
     def save(self, folder: Path) -> None:
         """Write the conversation to a folder, from which its model makes it again."""
         ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A conversation that says how far its reply is."""
+
+    on_progress: Listener | None
+    """Told before each forward; None: nobody is."""
 
 
 @runtime_checkable
