@@ -12,6 +12,7 @@ from agentkv.config import (
     RunSettings,
     Slot,
     read_policy,
+    tuned_for,
 )
 from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
@@ -136,6 +137,25 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     if isinstance(parsed, int):
         policy.fitted(parsed)  # a budget that is too small fails before anything starts
     return budget
+
+
+def ignored_budget(settings: RunSettings) -> str:
+    """Say which policies of `settings` ignore the budget that the user chose; empty if none does.
+
+    Raises:
+        ValueError: an unknown policy.
+    """
+    from agentkv.cache.budget import needs_budget
+
+    if settings.budget is None or settings.budget == tuned_for(settings.model).get("budget"):
+        return ""
+    ignoring = [
+        policy.row_name for policy in settings.policies if not needs_budget(make_policy(policy))
+    ]
+    if not ignoring:
+        return ""
+    verb = "keeps every token or has its own" if len(ignoring) == 1 else "have their own or none"
+    return f"the budget {settings.budget} has no effect on {', '.join(ignoring)}, which {verb}"
 
 
 def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:

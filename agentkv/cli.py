@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
 from agentkv import options
 from agentkv.bench import bench
 from agentkv.defaults import POLICY
-from agentkv.terminal import plain
+from agentkv.terminal import Terminal, plain
 
 if TYPE_CHECKING:
     from agentkv.trace import Step
@@ -312,8 +311,14 @@ def sites(
 
 @cli.command()
 def act(
-    url: Annotated[str, typer.Option(help="Start page; the agent stays on its host.")],
     goal: Annotated[str, typer.Option(help="Task in plain words.")],
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Start page; the agent stays on its host. With --connect it may be left out: then "
+            "the agent works in the only tab that shows a web page."
+        ),
+    ] = None,
     policy: Annotated[str, typer.Option(help="Cache policy, see `agentkv policies`.")] = POLICY,
     model: options.Model = "nano",
     budget: options.RunBudget = None,
@@ -324,6 +329,32 @@ def act(
     temperature: options.Temperature = 0.0,
     observation_tokens: options.PageTokens = 3840,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            "--confirm",
+            help="Ask before each action that may change something: y, n, a (all) or q (quit). The "
+            "agent is told of a no and goes on.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Look around only: end before the first action that may change something, and "
+            "print it.",
+        ),
+    ] = False,
+    visible: Annotated[
+        bool, typer.Option("--show", help="Show the browser's window, which needs a display.")
+    ] = False,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            help="Work in a running Chrome, at its debugging port on this machine: "
+            "http://localhost:9222. Its tabs stay open."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each step and for the end.")
     ] = False,
@@ -336,14 +367,22 @@ def act(
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
-    The exit code is 0 if the agent stopped by itself, and 1 if the episode ended otherwise.
+    What it is doing is on stderr. The exit code is 0 if the agent stopped by itself, or a dry run
+    came to an action, and 1 if the episode ended otherwise.
     """
     with options.for_people() as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
-        from agentkv_tasks.run.act import run_goal
+        from agentkv.status_line import StatusLine
+        from agentkv_tasks.run.act import Place, run_goal
+        from agentkv_tasks.run.act_terminal import ActTerminal
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--observations", observations, ("whole", "changes"))
+        options.exclude({"--confirm": confirm, "--dry-run": dry_run})
+        options.exclude({"--show": visible, "--connect": connect is not None})
+        if url is None and connect is None:
+            raise options.OptionError("give the start page with --url, or a Chrome with --connect")
         given: dict[str, Any] = {
             "model": model,
             "policies": (policy,),
@@ -357,29 +396,35 @@ def act(
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))
-        episode = run_goal(
-            settings,
+        place = Place(
             url,
-            goal,
-            max_steps=max_steps,
-            on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
-            out=out,
-            secrets=options.read_secrets(secret or (), options.host_of_page(url)),
-            dialogs=options.read_dialogs(dialogs),
+            connect,
+            visible,
+            options.read_secrets(secret or (), options.host_of_page(url or "")),
+            options.read_dialogs(dialogs),
         )
-        answer = episode.secrets.mask(episode.answer)
-        if as_json:
-            end = {"status": episode.status, "answer": answer, "error": episode.error}
-            end |= {"advice": episode.advice}
-            typer.echo(plain(json.dumps({**end, "num_steps": len(episode.steps)})))
-        else:
-            said = f", answer: {answer}" if answer else ""
-            console.print(Text(f"{episode.status} after {len(episode.steps)} steps{said}"))
-            if episode.error:
-                console.print(Text(episode.error, style="red"), soft_wrap=True)
-            if episode.advice:
-                console.print(Text(episode.advice, style="yellow"), soft_wrap=True)
-        if not episode.success:
+        errors = Terminal(stderr=True)
+        with StatusLine(errors) as status:
+            terminal = ActTerminal(
+                console,
+                errors,
+                status,
+                brake="confirm" if confirm else "dry-run" if dry_run else "none",
+                as_json=as_json,
+            )
+            options.note(ignored_budget(settings))
+            episode = run_goal(
+                settings,
+                place,
+                goal,
+                max_steps=max_steps,
+                on_step=terminal.step,
+                out=out,
+                judge=terminal.judge if confirm or dry_run else None,
+                on_progress=status,
+            )
+        terminal.end(episode)
+        if not terminal.succeeded(episode):
             raise typer.Exit(1)
 
 
@@ -660,13 +705,14 @@ def replay(
 ) -> None:
     """Replay a recorded episode without its model, and score it again."""
     with options.for_people() as console:
+        from agentkv_tasks.run.act_terminal import print_step
         from agentkv_tasks.run.replay import find_trace, has_masks, page_difference
         from agentkv_tasks.run.replay import replay as replay_episode
 
         different: list[int] = []
 
         def compare(before: "Step", now: "Step") -> None:
-            _print_step(console, now)
+            print_step(console, now)
             if (before.url, before.error) != (now.url, now.error):
                 line = f"    was: {before.url} {before.error}"
                 console.print(Text(line, style="yellow"), soft_wrap=True)
@@ -750,17 +796,3 @@ def doctor(model: options.Model = "nano", browser_path: options.Browser = None) 
             line = Text(f"{finding.verdict:<9}", style=colors[finding.verdict])
             console.print(line + Text(f"{finding.name:<10} {finding.detail}"), soft_wrap=True)
         raise typer.Exit(1 if "missing" in verdicts else 0)
-
-
-def _print_json_step(step: "Step") -> None:
-    names = ("index", "url", "action", "element", "error", "seconds", "seen_tokens", "cache_bytes")
-    typer.echo(plain(json.dumps({name: getattr(step, name) for name in names})))
-
-
-def _print_step(console: Console, step: "Step") -> None:
-    action = step.action or "(no readable action)"
-    element = f"  {step.element}" if step.element else ""
-    console.print(Text(f"{step.index + 1:>3} {action}{element}"), soft_wrap=True)
-    console.print(Text(f"    {step.url}", style="dim"), soft_wrap=True)
-    if step.error:
-        console.print(Text(f"    {step.error}", style="red"), soft_wrap=True)

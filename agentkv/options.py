@@ -317,6 +317,18 @@ def require_text(arguments: Sequence[str]) -> None:
             raise typer.BadParameter(f"{argument!r} holds a zero byte, or bytes that are not UTF-8")
 
 
+def note(line: str) -> None:
+    """Print a line on stderr that a user should know before work starts; nothing if it is empty."""
+    if line:
+        print(f"agentkv: note: {_one_line(line)}", file=sys.stderr)
+
+
+def exclude(given: dict[str, bool]) -> None:
+    """Refuse options of which at most one may be given, by whether each is."""
+    if sum(given.values()) > 1:
+        raise OptionError(f"{' and '.join(given)} exclude one another; give one of them")
+
+
 def require(option: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value that is not one of `known`."""
     if value not in known:

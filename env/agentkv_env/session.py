@@ -60,6 +60,7 @@ class Session:
         secrets: Mapping[str, Secret],
         dialogs: Dialogs,
         stopwatch: Stopwatch | None = None,
+        bystanders: Sequence[PlaywrightPage] = (),
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
 
@@ -81,7 +82,7 @@ class Session:
         self._start_url = ""
         self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
         self._closed = False
-        self._filter = RequestFilter(self._context, allow, proxy=proxy)
+        self._filter = RequestFilter(self._context, allow, proxy=proxy, bystanders=bystanders)
         self._dialogs = PageDialogs(
             self._context,
             dialogs=dialogs,
@@ -117,6 +118,7 @@ class Session:
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
         dialogs: Dialogs = "ask",
+        bystanders: Sequence[PlaywrightPage] = (),
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -146,6 +148,7 @@ class Session:
             page: a page of Playwright's synchronous API in Chromium.
             hosts, addresses, ocr, strict, timeout_s, files, secrets, dialogs: see
                 `Browser.session`. Handlers of the caller's that answer a dialog come first.
+            bystanders: other pages of the context, whose requests may go on to any host.
 
         Raises:
             TypeError: `page` is no such page.
@@ -176,6 +179,7 @@ class Session:
             uploads=Uploads(files),
             secrets=secrets or {},
             dialogs=dialogs,
+            bystanders=bystanders,
         )
 
     @property
