@@ -154,7 +154,11 @@ def ignored_budget(settings: RunSettings) -> str:
     ]
     if not ignoring:
         return ""
-    verb = "keeps every token or has its own" if len(ignoring) == 1 else "have their own or none"
+    verb = (
+        "keeps every token or has its own"
+        if len(ignoring) == 1
+        else "keep every token or have their own"
+    )
     return f"the budget {settings.budget} has no effect on {', '.join(ignoring)}, which {verb}"
 
 

@@ -3,7 +3,6 @@
 Commands import what they need when they run, so that help and mistakes in options answer at once.
 """
 
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -435,7 +434,7 @@ def serve(
         str | None,
         typer.Option(
             help="Cache policies, separated by commas: requests may choose among them, and the "
-            "first is the default. [default: lookback-int8]"
+            f"first is the default. [default: {POLICY}]"
         ),
     ] = None,
     budget: options.RunBudget = None,
@@ -479,6 +478,14 @@ def serve(
             min=0, help="Earlier states kept per session, to which a changed conversation returns."
         ),
     ] = 4,
+    any_model: Annotated[
+        bool,
+        typer.Option(
+            "--any-model",
+            help="Answer requests for any model's name with this model, for clients whose name "
+            "cannot be set.",
+        ),
+    ] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per reply.")] = 4096,
     parallel: Annotated[int, typer.Option(min=1, help="Replies at a time, in one batch.")] = 16,
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait.")] = 64,
@@ -492,9 +499,10 @@ def serve(
     """
     kept = f"sessions stay in {store}" if store else "sessions are lost without --store"
     with options.for_people(f"stopped; {kept}") as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
-        from agentkv.serve.command import ServeSettings, check, load, prepare, read_keys
-        from agentkv.serve.command import serve as run_server
+        from agentkv.serve.command import ServeSettings, check, read_keys
+        from agentkv.serve.front import run_server
         from agentkv.serve.job import Limits
 
         given: dict[str, Any] = {
@@ -515,23 +523,13 @@ def serve(
             limits=Limits(max_tokens, parallel, queue),
             request_s=timeout,
             hosts=tuple(allow_host or ()),
+            takes_any_model=any_model,
         )
         keys = read_keys(api_keys)
         check(settings, keys)
-        with contextlib.ExitStack() as stack:
-            with console.status("loading the model (at the first start, kernels are compiled)"):
-                preparation = prepare(load(run_settings), run_settings, settings, keys)
-                prepared = stack.enter_context(preparation)
-            chosen = ", ".join(
-                each.policy if each.budget is None else f"{each.policy} ({each.budget})"
-                for each in prepared.policies
-            )
-            address = f"http://{host}:{port}/v1"
-            named = prepared.model if prepared.model == model else f"{prepared.model} ({model})"
-            told = f"serving model {named} at {address}, with {chosen}"
-            console.print(Text(told), soft_wrap=True)
-            console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
-            run_server(prepared, settings)
+        options.note(ignored_budget(run_settings))
+        errors = Terminal(stderr=True)
+        run_server(run_settings, settings, keys, console=console, errors=errors, kept=kept)
 
 
 @cli.command()

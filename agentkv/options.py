@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from agentkv.defaults import POLICY
 from agentkv.files import read_private
 from agentkv.terminal import Terminal, plain
 from agentkv_env.hosts import AllowList, is_web_address
@@ -38,8 +39,8 @@ Suite = Annotated[
 Policies = Annotated[
     str | None,
     typer.Option(
-        help="Cache policies, separated by commas. [default: full, int4 and "
-        "lookback-int8; for scripts full]"
+        help=f"Cache policies, separated by commas. [default: full, int4 and {POLICY}; for "
+        "scripts full]"
     ),
 ]
 Model = Annotated[

@@ -141,7 +141,9 @@ def run_goal(
 def _session(settings: RunSettings, place: Place) -> Iterator[Session]:
     """Open a session in a browser of ours, or on a tab of the user's."""
     url, ocr = place.url, Ocr.find(default_cache())
-    hosts = None if url is None else (urlsplit(url).netloc.rpartition("@")[2],)
+    hosts: tuple[str, ...] | None = None
+    if url is not None:
+        hosts = (urlsplit(url).netloc.rpartition("@")[2],)
     with contextlib.ExitStack() as stack:
         if place.endpoint is not None:
             page = stack.enter_context(attached_page(place.endpoint, url))

@@ -19,8 +19,11 @@ from agentkv_tasks.run.act import Verdict
 Brake = Literal["none", "confirm", "dry-run"]
 """Whether actions that may change something are carried out, asked about, or only shown."""
 
-_FIELDS = ("index", "url", "action", "element", "error", "seconds", "seen_tokens", "cache_bytes")
-_FIELDS += ("num_tokens_in", "num_tokens_out", "prefill_s", "decode_s")
+_FIELDS = (
+    *("index", "url", "action", "element", "error", "seconds", "seen_tokens", "cache_bytes"),
+    *("num_tokens_in", "num_tokens_out", "prefill_s", "decode_s"),
+)
+"""Fields of a step in JSON."""
 _QUESTION = "do it? y = yes, n = no, a = yes to all, q = quit: "
 
 

@@ -378,8 +378,8 @@ def run(prepared: Run, console: Console) -> Path:
         for line in mixed_versions([*results.rows, *_with_current_commit(results.rows)]):
             console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
         if done:
-            note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
-            console.print(Text(note), soft_wrap=True)
+            line = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
+            console.print(Text(line), soft_wrap=True)
         if jobs:
             require_answers(plan)
         try:
