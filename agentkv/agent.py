@@ -10,10 +10,12 @@ from typing import Any, Self
 
 from playwright.sync_api import Page as PlaywrightPage
 
+from agentkv.answer_form import AnswerForm, AnswerFormError
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.episode import Approve, BeforeAction, Environment, Limits, run_episode
 from agentkv.models.model import (
+    AnswersInJson,
     CachedModel,
     Conversation,
     LastingConversation,
@@ -23,7 +25,7 @@ from agentkv.models.model import (
     Reporting,
 )
 from agentkv.progress import Listener, Progress, telling_of_compilation
-from agentkv.trace import Episode, Step
+from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import NamedSecrets, Secret
@@ -163,6 +165,7 @@ class Agent:
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
         approve: Approve | None = None,
+        answer: type[A] | None = None,
         screenshots: Path | None = None,
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
@@ -170,12 +173,12 @@ class Agent:
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
         dialogs: Dialogs = "ask",
-    ) -> Episode:
+    ) -> Episode[A]:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
             page, seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `open`.
-            goal, max_steps, timeout_s, on_step, before_action, approve, screenshots: as in
+            goal, max_steps, timeout_s, on_step, before_action, approve, answer, screenshots: as in
                 `Session.do`.
 
         Returns:
@@ -202,6 +205,7 @@ class Agent:
                 on_step=on_step,
                 before_action=before_action,
                 approve=approve,
+                answer=answer,
                 screenshots=screenshots,
             )
 
@@ -270,8 +274,9 @@ class Session:
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
         approve: Approve | None = None,
+        answer: type[A] | None = None,
         screenshots: Path | None = None,
-    ) -> Episode:
+    ) -> Episode[A]:
         """Pursue `goal`, beginning at the current state of the page, with all that was read before.
 
         Args:
@@ -287,6 +292,9 @@ class Session:
                 `before_action`: all but the stop and those that only look (`Action.only_looks`).
                 True carries it out. After False the model is told that the user did not allow it,
                 and goes on; to end the episode instead, call `cancel` before.
+            answer: subclass of `pydantic.BaseModel`. After the stop, a chat model answers the goal
+                again, in JSON of its schema, and `Episode.answer` is the instance. None: the text
+                of the stop.
             screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
 
         Returns:
@@ -297,6 +305,9 @@ class Session:
         Raises:
             SessionError: the session is closed.
             UnknownSecret: a ValueError; the goal names a secret that nobody gave.
+            AnswerFormError: a ValueError, before anything is done; `answer` is no class that
+                answers can have, or the model cannot write them.
+            AnswerInvalid: a ValueError; the answer does not validate, such as one cut off.
             Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`,
                 `OutOfMemory` and `Cancelled` of the model, which end the episode, and
                 `ActionRefused`.
@@ -304,6 +315,7 @@ class Session:
         self._require_open()
         self._is_cancelled = False
         agent = self._agent
+        form = None if answer is None else self._form_of(answer)
         limits = Limits(
             strict=agent.strict,
             max_steps=max_steps,
@@ -317,6 +329,8 @@ class Session:
             is_cancelled=lambda: self._is_cancelled,
             approve=approve,
             on_progress=agent.on_progress,
+            goal=goal,
+            form=form,
         )
         with telling_of_compilation(agent.on_progress), self._environment() as environment:
             named = environment.secrets if isinstance(environment, BrowserSession) else None
@@ -448,6 +462,16 @@ class Session:
     def _require_open(self) -> None:
         if self._is_closed:
             raise SessionError("this session is closed; open another one with Agent.open")
+
+    def _form_of(self, answer: type[A]) -> AnswerForm[A]:
+        model = self._agent.model
+        if not (isinstance(model, AnswersInJson) and model.answers_in_json):
+            raise AnswerFormError(
+                f"the model {model.name} writes actions only and cannot answer as "
+                f"{getattr(answer, '__name__', answer)}; give the agent a chat model, or read "
+                "the text of `episode.answer`"
+            )
+        return AnswerForm.of(answer)
 
     def _pursue(self, goal: str) -> Conversation:
         """Return a conversation that has been given `goal`."""

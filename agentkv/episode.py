@@ -5,15 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
+from agentkv.answer_form import AnswerForm
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.model import (
     Asking,
     Cancelled,
     ContextLimit,
     Conversation,
+    LastingConversation,
     OutOfMemory,
     Reply,
 )
@@ -97,15 +99,21 @@ class Limits:
     """Asked between steps; True ends the episode."""
     approve: Approve | None = None
     on_progress: Listener | None = None
+    goal: str = ""
+    """The goal, which is asked for again if the answer has a form."""
+    form: AnswerForm[Any] | None = None
 
 
-def run_episode(conversation: Conversation, environment: Environment, limits: Limits) -> Episode:
+def run_episode(
+    conversation: Conversation, environment: Environment, limits: Limits
+) -> Episode[Any]:
     """Run one episode on `environment`.
 
     Args:
         conversation: has been given the goal.
 
     Raises:
+        AnswerInvalid: a ValueError; the answer is none of `limits.form`.
         Exception: any error of the model, of `limits.on_step` or of `limits.before_action`, except
             `TimeoutError`, `ContextLimit`, `OutOfMemory` and `Cancelled` of the model, which end
             the episode, and `ActionRefused` of the hook.
@@ -127,7 +135,7 @@ class _Turn:
 class _Ended(Exception):
     """Raised to end the episode with a status."""
 
-    def __init__(self, status: Status, *, answer: str = "", error: str = "") -> None:
+    def __init__(self, status: Status, *, answer: Any = None, error: str = "") -> None:
         super().__init__(status)
         self.status: Status = status
         self.answer = answer
@@ -153,15 +161,16 @@ class _EpisodeLoop:
         self._last: tuple[Page, Action] | None = None
         self._secrets = limits.secrets
 
-    def run(self) -> Episode:
+    def run(self) -> Episode[Any]:
         try:
             while len(self._steps) < self._limits.max_steps:
                 self._take_turn()
             raise _Ended("step_limit")
         except _Ended as end:
+            nothing = "" if self._limits.form is None else None
             return Episode(
                 status=end.status,
-                answer=end.answer,
+                answer=nothing if end.answer is None else end.answer,
                 steps=tuple(self._masked(step) for step in self._steps),
                 seconds=time.monotonic() - self._started,
                 error=self._secrets.mask(end.error),
@@ -204,7 +213,7 @@ class _EpisodeLoop:
             raise _Ended("cancelled")
         if action.kind == "stop":
             record(action)
-            raise _Ended("stopped", answer=action.answer)
+            raise _Ended("stopped", answer=self._final_answer(action.answer))
         if self._is_stuck(page, action):
             record(action, "not done: repeated without effect")
             raise _Ended("repetition")
@@ -298,6 +307,18 @@ class _EpisodeLoop:
             raise _Ended("out_of_memory", error=str(error)) from error
         except Cancelled as error:
             raise _Ended("cancelled") from error
+
+    def _final_answer(self, written: str) -> Any:
+        """Return what the stop says, or the answer to the goal in the form that is asked for."""
+        form, conversation = self._limits.form, self._conversation
+        if form is None:
+            return written
+        assert isinstance(conversation, LastingConversation), "checked before the episode"
+        deadline = self._started + self._limits.timeout_s
+        reply = self._get_reply(
+            lambda: conversation.answer(self._limits.goal, None, deadline, schema=form.schema)
+        )
+        return form.read(reply.text)
 
     def _count_parse_failure(self, error: ActionError) -> None:
         self._note = error_note(neutralize(str(error)))

@@ -51,7 +51,7 @@ FLOORS = {
         "nearest progress",
         "advice browsing defaults dialog files hub policies terminal",
         "cache config status_line trace",
-        "options",
+        "answer_form options",
         "models",
         "episode",
         "agent",
