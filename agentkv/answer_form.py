@@ -1,14 +1,15 @@
 """The answer of an episode as an instance of a pydantic model that the caller gives."""
 
 from dataclasses import dataclass
-from typing import Generic, Self
+from typing import TYPE_CHECKING, Generic, Self
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from agentkv.dialog.schema.prepared import PreparedSchema, prepare
-from agentkv.dialog.schema.references import SchemaError
 from agentkv.trace import A
+
+if TYPE_CHECKING:
+    from agentkv.dialog.schema.prepared import PreparedSchema
 
 _SHOWN = 300  # characters of an answer that an error quotes
 
@@ -30,7 +31,7 @@ class AnswerForm(Generic[A]):
     """A pydantic model, prepared for answers."""
 
     model: type[A]
-    schema: PreparedSchema
+    schema: "PreparedSchema"
 
     @classmethod
     def of(cls, model: type[A]) -> Self:
@@ -41,6 +42,9 @@ class AnswerForm(Generic[A]):
         """
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             raise AnswerFormError(f"answer is a subclass of pydantic.BaseModel; found {model!r}")
+        from agentkv.dialog.schema.prepared import prepare  # loads llguidance, which few need
+        from agentkv.dialog.schema.references import SchemaError
+
         try:
             return cls(model, prepare(model.model_json_schema()))
         except (SchemaError, PydanticInvalidForJsonSchema) as error:

@@ -760,6 +760,7 @@ def plan(
 ) -> None:
     """Say what weights and caches will take, and what fits, without loading the model."""
     with options.for_people() as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
         from agentkv.listing import print_plan
         from agentkv.plan import memory_of, plan_caches, plan_model
@@ -775,6 +776,7 @@ def plan(
         if policies:
             given["policies"] = tuple(options.split("--policies", policies))
         settings = read_settings(**options.without_none(given))
+        options.note(ignored_budget(settings))
         num_bytes = memory_of(settings.device, memory)
         planned = plan_model(settings)
         caches = plan_caches(settings, planned, num_tokens=tokens, memory=num_bytes)

@@ -49,7 +49,7 @@ class StatusLine:
         """Show what is being done now; this takes microseconds."""
         before, now = self._now, time.monotonic()
         self._now = progress
-        if before is None or before.phase != progress.phase or before.done > progress.done:
+        if before is None or _is_another(before, progress):
             self._began = self._said = now
             if self._live is None and self._is_announced(progress):
                 self._say()
@@ -122,6 +122,11 @@ class StatusLine:
             case "writing":
                 return f"writing the reply: {done:,} tokens{rate}{took}"
         return _WORDS[progress.phase] + took
+
+
+def _is_another(before: Progress, now: Progress) -> bool:
+    """Return whether other work has begun."""
+    return (before.phase, before.total) != (now.phase, now.total) or before.done > now.done
 
 
 _WORDS: dict[Phase, str] = {"looking": "looking at the page", "acting": "acting on the page"}

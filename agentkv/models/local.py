@@ -294,7 +294,7 @@ class LocalConversation:
         self.is_cancelled: Callable[[], bool] = lambda: False
         """Asked before each token; True ends the reply with `Cancelled`."""
         self.on_progress: Listener | None = None
-        """Told before each forward how far a reply is."""
+        """Told after each forward how far a reply is."""
         self._is_broken = False
         """True once an error has ended a reply in its middle."""
 
@@ -387,16 +387,20 @@ class LocalConversation:
         batch = Batch(self._local.model)
         batch.add(pending.generation)
         self._is_broken = True  # until the reply is over: a KeyboardInterrupt may end it anywhere
+        self._tell(pending.generation)
         while len(batch):
             if self.is_cancelled():
                 batch.remove(pending.generation)
                 pending.generation.fail(Cancelled("the reply was cancelled while it was written"))
             else:
-                if self.on_progress is not None:
-                    self.on_progress(pending.generation.progress)
                 batch.step()
+            self._tell(pending.generation)
         self._is_broken = False
         return self.finish_reply(pending)
+
+    def _tell(self, generation: Generation) -> None:
+        if self.on_progress is not None:
+            self.on_progress(generation.progress)
 
     def start_reply(
         self,

@@ -7,11 +7,13 @@ so a scripted model needs none of them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from agentkv.dialog.schema.prepared import PreparedSchema
 from agentkv.progress import Listener
 from agentkv_env.page import Page
+
+if TYPE_CHECKING:
+    from agentkv.dialog.schema.prepared import PreparedSchema
 
 
 class ContextLimit(RuntimeError):
@@ -134,7 +136,7 @@ class LastingConversation(Protocol):
         page: Page | None,
         deadline: float | None = None,
         *,
-        schema: PreparedSchema | None = None,
+        schema: "PreparedSchema | None" = None,
     ) -> Reply:
         """Return the model's answer in words.
 
@@ -166,7 +168,7 @@ class Reporting(Protocol):
     """A conversation that says how far its reply is."""
 
     on_progress: Listener | None
-    """Told before each forward; None: nobody is."""
+    """Told after each forward; None: nobody is."""
 
 
 @runtime_checkable
