@@ -60,7 +60,7 @@ class PlannedModel:
     weights_dtype: str
     """That dtype, such as `float32`."""
     is_on_host: bool
-    """True if the model computes on the CPU, where cold entries take the same memory."""
+    """True if the model computes in the host's memory, where cold entries are as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,7 @@ def plan_model(settings: RunSettings) -> PlannedModel:
         replace(geometry, dtype=getattr(torch, stored)),
         _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
         weights_dtype=dtype or own_dtype,
-        is_on_host=settings.device == "cpu"
-        or (settings.device == "auto" and not torch.cuda.is_available()),
+        is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )
 
 

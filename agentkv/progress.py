@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 Phase = Literal["loading", "compiling", "looking", "reading", "writing", "acting"]
@@ -29,6 +30,9 @@ class Progress:
     """Name of the model that is loaded."""
 
 
+COMPILING = "compiling kernels, once on this machine (1 to 4 minutes)"
+"""The phase `compiling` in words."""
+
 Listener = Callable[[Progress], None]
 """Called often, between the parts of the work, in the thread that works: it should be quick."""
 
@@ -39,7 +43,7 @@ def telling_of_compilation(listener: Listener | None) -> Iterator[None]:
 
     Triton's kernels, for CUDA devices, are not announced.
     """
-    if listener is None:
+    if listener is None or find_spec("numba") is None:
         yield
         return
     from agentkv_kernels.numba import compiled  # imports Numba, which takes a second

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agentkv.progress import Phase, Progress
+from agentkv.progress import COMPILING, Phase, Progress
 from agentkv.terminal import human_rate
 
 _EVERY_S = 10.0
@@ -114,7 +114,7 @@ class StatusLine:
                 return f"loading {progress.name or 'the model'}{took}"
             case "compiling":
                 many = f": {done} functions" if done else ""
-                return f"compiling kernels, once on this machine (1 to 4 minutes){many}{took}"
+                return f"{COMPILING}{many}{took}"
             case "reading" if total is not None and done:
                 return f"reading {total:,} tokens: {done:,} read{rate}{took}"
             case "reading":

@@ -102,7 +102,7 @@ def run_goal(
         model = None if local is None else make_acting(settings, policy=policy, model=local)
         agent = make_agent(settings, model=model)
         agent.on_progress = on_progress
-        if url is not None:
+        if url is not None and session.page.url != url:  # a tab of the user's may show it
             session.open(url)
         trace = None
         if out is not None:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from agentkv.config import SCRIPTED
 from agentkv.files import WriteError
+from agentkv.progress import COMPILING
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import RETRIED, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, set_aside
@@ -254,7 +255,7 @@ class _Scheduler:
         if was_loaded is None and model.loaded is not None:
             self._display.preparing(_starting(len(self._slots)))
         elif model.compiles and not compiled_before:
-            self._display.preparing("compiling kernels, once on this machine (1 to 4 minutes)")
+            self._display.preparing(COMPILING)
 
     def _replace_model(self, status: str, cause: str) -> None:
         """Record all current episodes as failed, and start a new model and new workers."""
