@@ -10,18 +10,22 @@ from typing import Any, Self
 
 from playwright.sync_api import Page as PlaywrightPage
 
+from agentkv.answer_form import AnswerForm, AnswerFormError
 from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
-from agentkv.episode import BeforeAction, Environment, Limits, run_episode
+from agentkv.episode import Approve, BeforeAction, Environment, Limits, run_episode
 from agentkv.models.model import (
+    AnswersInJson,
     CachedModel,
     Conversation,
     LastingConversation,
     LastingModel,
     Model,
     Reply,
+    Reporting,
 )
-from agentkv.trace import Episode, Step
+from agentkv.progress import Listener, Progress, telling_of_compilation
+from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import NamedSecrets, Secret
@@ -47,6 +51,8 @@ class Agent:
             everything the agent can observe except notices. (Our choice. VisualWebArena compares
             only element numbers, and for `type` even across pages, which ends episodes that still
             make progress.)
+        on_progress: told what is being done, such as loading the model, compiling kernels and
+            reading a page, in the thread that does it; None: nobody is.
 
     Raises:
         ModelError: `model` is a name, and no such model can be loaded.
@@ -73,8 +79,11 @@ class Agent:
         strict: bool = False,
         max_parse_failures: int = 3,
         max_repeats: int = 5,
+        on_progress: Listener | None = None,
     ) -> None:
         if isinstance(model, str):
+            if on_progress is not None:
+                on_progress(Progress("loading", name=model))
             from agentkv.models.load import load_model  # imports take seconds
 
             model = load_model(model)
@@ -98,6 +107,7 @@ class Agent:
         self.strict = strict
         self.max_parse_failures = max_parse_failures
         self.max_repeats = max_repeats
+        self.on_progress = on_progress
 
     def open(
         self,
@@ -154,6 +164,8 @@ class Agent:
         seed: int = 0,
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
+        approve: Approve | None = None,
+        answer: type[A] | None = None,
         screenshots: Path | None = None,
         hosts: Sequence[str] | None = None,
         ocr: bool = True,
@@ -161,12 +173,13 @@ class Agent:
         named_secrets: Mapping[str, Secret] | None = None,
         files: Sequence[str | Path] = (),
         dialogs: Dialogs = "ask",
-    ) -> Episode:
+    ) -> Episode[A]:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
             page, seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `open`.
-            goal, max_steps, timeout_s, on_step, before_action, screenshots: as in `Session.do`.
+            goal, max_steps, timeout_s, on_step, before_action, approve, answer, screenshots: as in
+                `Session.do`.
 
         Returns:
             The episode, whatever its status; `Episode.secrets` holds all secrets.
@@ -191,6 +204,8 @@ class Agent:
                 timeout_s=timeout_s,
                 on_step=on_step,
                 before_action=before_action,
+                approve=approve,
+                answer=answer,
                 screenshots=screenshots,
             )
 
@@ -258,8 +273,10 @@ class Session:
         timeout_s: float = 900.0,
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
+        approve: Approve | None = None,
+        answer: type[A] | None = None,
         screenshots: Path | None = None,
-    ) -> Episode:
+    ) -> Episode[A]:
         """Pursue `goal`, beginning at the current state of the page, with all that was read before.
 
         Args:
@@ -271,6 +288,13 @@ class Session:
                 carried out. It returns None to allow the action or another action to carry out
                 instead, or raises `ActionRefused`, whose message the model is shown. An action on
                 an element names it by its number on the page (`Page.element`).
+            approve: called with the page and each action that may change something, after
+                `before_action`: all but the stop and those that only look (`Action.only_looks`).
+                True carries it out. After False the model is told that the user did not allow it,
+                and goes on; to end the episode instead, call `cancel` before.
+            answer: subclass of `pydantic.BaseModel`. After the stop, a chat model answers the goal
+                again, in JSON of its schema, and `Episode.answer` is the instance. None: the text
+                of the stop.
             screenshots: folder for a screenshot of each page, `000.jpg` onwards; None for none.
 
         Returns:
@@ -281,6 +305,9 @@ class Session:
         Raises:
             SessionError: the session is closed.
             UnknownSecret: a ValueError; the goal names a secret that nobody gave.
+            AnswerFormError: a ValueError, before anything is done; `answer` is no class that
+                answers can have, or the model cannot write them.
+            AnswerInvalid: a ValueError; the answer does not validate, such as one cut off.
             Exception: any error of the model or of a hook, except `TimeoutError`, `ContextLimit`,
                 `OutOfMemory` and `Cancelled` of the model, which end the episode, and
                 `ActionRefused`.
@@ -288,6 +315,7 @@ class Session:
         self._require_open()
         self._is_cancelled = False
         agent = self._agent
+        form = None if answer is None else self._form_of(answer)
         limits = Limits(
             strict=agent.strict,
             max_steps=max_steps,
@@ -299,8 +327,12 @@ class Session:
             screenshots=screenshots,
             secrets=self.secrets,
             is_cancelled=lambda: self._is_cancelled,
+            approve=approve,
+            on_progress=agent.on_progress,
+            goal=goal,
+            form=form,
         )
-        with self._environment() as environment:
+        with telling_of_compilation(agent.on_progress), self._environment() as environment:
             named = environment.secrets if isinstance(environment, BrowserSession) else None
             (named or NamedSecrets()).require(goal)
             if named is not None:
@@ -339,7 +371,8 @@ class Session:
         if look:
             with self._environment() as environment:
                 page = environment.observe()
-        reply = conversation.answer(question, page, deadline)
+        with telling_of_compilation(self._agent.on_progress):
+            reply = conversation.answer(question, page, deadline)
         return Answer(_answer_in(reply.text), reply)
 
     def cancel(self) -> None:
@@ -430,6 +463,16 @@ class Session:
         if self._is_closed:
             raise SessionError("this session is closed; open another one with Agent.open")
 
+    def _form_of(self, answer: type[A]) -> AnswerForm[A]:
+        model = self._agent.model
+        if not (isinstance(model, AnswersInJson) and model.answers_in_json):
+            raise AnswerFormError(
+                f"the model {model.name} writes actions only and cannot answer as "
+                f"{getattr(answer, '__name__', answer)}; give the agent a chat model, or read "
+                "the text of `episode.answer`"
+            )
+        return AnswerForm.of(answer)
+
     def _pursue(self, goal: str) -> Conversation:
         """Return a conversation that has been given `goal`."""
         if isinstance(self._conversation, LastingConversation):
@@ -444,6 +487,8 @@ class Session:
         self._conversation = conversation
         if isinstance(conversation, LastingConversation):
             conversation.is_cancelled = lambda: self._is_cancelled
+        if isinstance(conversation, Reporting):
+            conversation.on_progress = self._agent.on_progress
         return conversation
 
     @contextmanager

@@ -14,7 +14,7 @@ from playwright.async_api import Page as AsyncPage
 from playwright.async_api import async_playwright
 
 from agentkv.agent import Agent, Answer, Session, SessionError
-from agentkv.trace import Episode, Step
+from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import AsyncBridge
 from agentkv_env.browser import find_executable
@@ -98,8 +98,10 @@ class AsyncSession:
         on_step: Callable[[Step], None | Awaitable[None]] | None = None,
         before_action: Callable[[Page, Action], Action | None | Awaitable[Action | None]]
         | None = None,
+        approve: Callable[[Page, Action], bool | Awaitable[bool]] | None = None,
+        answer: type[A] | None = None,
         screenshots: Path | None = None,
-    ) -> Episode:
+    ) -> Episode[A]:
         """Pursue `goal`; see `Session.do`. Hooks run in the event loop and may be coroutines."""
         return await self._call(
             self._session.do,
@@ -110,6 +112,8 @@ class AsyncSession:
             before_action=(
                 None if before_action is None else partial(self._bridge.call_hook, before_action)
             ),
+            approve=None if approve is None else partial(self._bridge.call_hook, approve),
+            answer=answer,
             screenshots=screenshots,
         )
 

@@ -12,10 +12,12 @@ from agentkv.config import (
     RunSettings,
     Slot,
     read_policy,
+    tuned_for,
 )
 from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
+from agentkv.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
@@ -39,7 +41,8 @@ def check_model(settings: RunSettings) -> None:
     try:
         find_model(settings.model)
     except ModelError as error:
-        raise ModelError(f"{error}; scripts: {', '.join(SCRIPTED)}") from None
+        hint = did_you_mean(settings.model, SCRIPTED)
+        raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
 
 
 def check_language_model(settings: RunSettings) -> None:
@@ -134,6 +137,29 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     if isinstance(parsed, int):
         policy.fitted(parsed)  # a budget that is too small fails before anything starts
     return budget
+
+
+def ignored_budget(settings: RunSettings) -> str:
+    """Say which policies of `settings` ignore the budget that the user chose; empty if none does.
+
+    Raises:
+        ValueError: an unknown policy.
+    """
+    from agentkv.cache.budget import needs_budget
+
+    if settings.budget is None or settings.budget == tuned_for(settings.model).get("budget"):
+        return ""
+    ignoring = [
+        policy.row_name for policy in settings.policies if not needs_budget(make_policy(policy))
+    ]
+    if not ignoring:
+        return ""
+    verb = (
+        "keeps every token or has its own"
+        if len(ignoring) == 1
+        else "keep every token or have their own"
+    )
+    return f"the budget {settings.budget} has no effect on {', '.join(ignoring)}, which {verb}"
 
 
 def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:

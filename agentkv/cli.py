@@ -3,21 +3,19 @@
 Commands import what they need when they run, so that help and mistakes in options answer at once.
 """
 
-import contextlib
 import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
 from agentkv import options
 from agentkv.bench import bench
 from agentkv.defaults import POLICY
-from agentkv.terminal import plain
+from agentkv.terminal import Terminal, plain
 
 if TYPE_CHECKING:
     from agentkv.trace import Step
@@ -206,13 +204,16 @@ def report(
 @cli.command()
 def policies(
     name: Annotated[str | None, typer.Argument(help="Policy to explain.")] = None,
+    long: Annotated[
+        bool, typer.Option("--long", help="Print parts, parameters and source of each policy.")
+    ] = False,
 ) -> None:
-    """List the cache policies with their parts and parameters, or explain one policy."""
+    """List the cache policies in a line each, or explain one policy."""
     with options.for_people() as console:
-        from agentkv.listing import print_policies, print_policy
+        from agentkv.listing import print_parts, print_policies, print_policy
 
         if name is None:
-            print_policies(console)
+            (print_parts if long else print_policies)(console)
         else:
             print_policy(console, name)
 
@@ -309,8 +310,14 @@ def sites(
 
 @cli.command()
 def act(
-    url: Annotated[str, typer.Option(help="Start page; the agent stays on its host.")],
     goal: Annotated[str, typer.Option(help="Task in plain words.")],
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Start page; the agent stays on its host. With --connect it may be left out: then "
+            "the agent works in the only tab that shows a web page."
+        ),
+    ] = None,
     policy: Annotated[str, typer.Option(help="Cache policy, see `agentkv policies`.")] = POLICY,
     model: options.Model = "nano",
     budget: options.RunBudget = None,
@@ -321,6 +328,32 @@ def act(
     temperature: options.Temperature = 0.0,
     observation_tokens: options.PageTokens = 3840,
     max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 30,
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            "--confirm",
+            help="Ask before each action that may change something: y, n, a (all) or q (quit). The "
+            "agent is told of a no and goes on.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Look around only: end before the first action that may change something, and "
+            "print it.",
+        ),
+    ] = False,
+    visible: Annotated[
+        bool, typer.Option("--show", help="Show the browser's window, which needs a display.")
+    ] = False,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            help="Work in a running Chrome, at its debugging port on this machine: "
+            "http://localhost:9222. Its tabs stay open."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each step and for the end.")
     ] = False,
@@ -333,14 +366,22 @@ def act(
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
-    The exit code is 0 if the agent stopped by itself, and 1 if the episode ended otherwise.
+    What it is doing is on stderr. The exit code is 0 if the agent stopped by itself, or a dry run
+    came to an action, and 1 if the episode ended otherwise.
     """
     with options.for_people() as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
-        from agentkv_tasks.run.act import run_goal
+        from agentkv.status_line import StatusLine
+        from agentkv_tasks.run.act import Place, run_goal
+        from agentkv_tasks.run.act_terminal import ActTerminal
 
         options.require("--decoding", decoding, ("constrained", "free"))
         options.require("--observations", observations, ("whole", "changes"))
+        options.exclude({"--confirm": confirm, "--dry-run": dry_run})
+        options.exclude({"--show": visible, "--connect": connect is not None})
+        if url is None and connect is None:
+            raise options.OptionError("give the start page with --url, or a Chrome with --connect")
         given: dict[str, Any] = {
             "model": model,
             "policies": (policy,),
@@ -354,29 +395,35 @@ def act(
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))
-        episode = run_goal(
-            settings,
+        place = Place(
             url,
-            goal,
-            max_steps=max_steps,
-            on_step=_print_json_step if as_json else lambda step: _print_step(console, step),
-            out=out,
-            secrets=options.read_secrets(secret or (), options.host_of_page(url)),
-            dialogs=options.read_dialogs(dialogs),
+            connect,
+            visible,
+            options.read_secrets(secret or (), options.host_of_page(url or "")),
+            options.read_dialogs(dialogs),
         )
-        answer = episode.secrets.mask(episode.answer)
-        if as_json:
-            end = {"status": episode.status, "answer": answer, "error": episode.error}
-            end |= {"advice": episode.advice}
-            typer.echo(plain(json.dumps({**end, "num_steps": len(episode.steps)})))
-        else:
-            said = f", answer: {answer}" if answer else ""
-            console.print(Text(f"{episode.status} after {len(episode.steps)} steps{said}"))
-            if episode.error:
-                console.print(Text(episode.error, style="red"), soft_wrap=True)
-            if episode.advice:
-                console.print(Text(episode.advice, style="yellow"), soft_wrap=True)
-        if not episode.success:
+        errors = Terminal(stderr=True)
+        with StatusLine(errors) as status:
+            terminal = ActTerminal(
+                console,
+                errors,
+                status,
+                brake="confirm" if confirm else "dry-run" if dry_run else "none",
+                as_json=as_json,
+            )
+            options.note(ignored_budget(settings))
+            episode = run_goal(
+                settings,
+                place,
+                goal,
+                max_steps=max_steps,
+                on_step=terminal.step,
+                out=out,
+                judge=terminal.judge if confirm or dry_run else None,
+                on_progress=status,
+            )
+        terminal.end(episode)
+        if not terminal.succeeded(episode):
             raise typer.Exit(1)
 
 
@@ -387,7 +434,7 @@ def serve(
         str | None,
         typer.Option(
             help="Cache policies, separated by commas: requests may choose among them, and the "
-            "first is the default. [default: lookback-int8]"
+            f"first is the default. [default: {POLICY}]"
         ),
     ] = None,
     budget: options.RunBudget = None,
@@ -431,6 +478,14 @@ def serve(
             min=0, help="Earlier states kept per session, to which a changed conversation returns."
         ),
     ] = 4,
+    any_model: Annotated[
+        bool,
+        typer.Option(
+            "--any-model",
+            help="Answer requests for any model's name with this model, for clients whose name "
+            "cannot be set.",
+        ),
+    ] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per reply.")] = 4096,
     parallel: Annotated[int, typer.Option(min=1, help="Replies at a time, in one batch.")] = 16,
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait.")] = 64,
@@ -444,9 +499,10 @@ def serve(
     """
     kept = f"sessions stay in {store}" if store else "sessions are lost without --store"
     with options.for_people(f"stopped; {kept}") as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
-        from agentkv.serve.command import ServeSettings, check, load, prepare, read_keys
-        from agentkv.serve.command import serve as run_server
+        from agentkv.serve.command import ServeSettings, check, read_keys
+        from agentkv.serve.front import run_server
         from agentkv.serve.job import Limits
 
         given: dict[str, Any] = {
@@ -467,23 +523,13 @@ def serve(
             limits=Limits(max_tokens, parallel, queue),
             request_s=timeout,
             hosts=tuple(allow_host or ()),
+            takes_any_model=any_model,
         )
         keys = read_keys(api_keys)
         check(settings, keys)
-        with contextlib.ExitStack() as stack:
-            with console.status("loading the model (at the first start, kernels are compiled)"):
-                preparation = prepare(load(run_settings), run_settings, settings, keys)
-                prepared = stack.enter_context(preparation)
-            chosen = ", ".join(
-                each.policy if each.budget is None else f"{each.policy} ({each.budget})"
-                for each in prepared.policies
-            )
-            address = f"http://{host}:{port}/v1"
-            named = prepared.model if prepared.model == model else f"{prepared.model} ({model})"
-            told = f"serving model {named} at {address}, with {chosen}"
-            console.print(Text(told), soft_wrap=True)
-            console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
-            run_server(prepared, settings)
+        options.note(ignored_budget(run_settings))
+        errors = Terminal(stderr=True)
+        run_server(run_settings, settings, keys, console=console, errors=errors, kept=kept)
 
 
 @cli.command()
@@ -657,13 +703,14 @@ def replay(
 ) -> None:
     """Replay a recorded episode without its model, and score it again."""
     with options.for_people() as console:
+        from agentkv_tasks.run.act_terminal import print_step
         from agentkv_tasks.run.replay import find_trace, has_masks, page_difference
         from agentkv_tasks.run.replay import replay as replay_episode
 
         different: list[int] = []
 
         def compare(before: "Step", now: "Step") -> None:
-            _print_step(console, now)
+            print_step(console, now)
             if (before.url, before.error) != (now.url, now.error):
                 line = f"    was: {before.url} {before.error}"
                 console.print(Text(line, style="yellow"), soft_wrap=True)
@@ -713,6 +760,7 @@ def plan(
 ) -> None:
     """Say what weights and caches will take, and what fits, without loading the model."""
     with options.for_people() as console:
+        from agentkv.build import ignored_budget
         from agentkv.config import read_settings
         from agentkv.listing import print_plan
         from agentkv.plan import memory_of, plan_caches, plan_model
@@ -728,6 +776,7 @@ def plan(
         if policies:
             given["policies"] = tuple(options.split("--policies", policies))
         settings = read_settings(**options.without_none(given))
+        options.note(ignored_budget(settings))
         num_bytes = memory_of(settings.device, memory)
         planned = plan_model(settings)
         caches = plan_caches(settings, planned, num_tokens=tokens, memory=num_bytes)
@@ -747,17 +796,3 @@ def doctor(model: options.Model = "nano", browser_path: options.Browser = None) 
             line = Text(f"{finding.verdict:<9}", style=colors[finding.verdict])
             console.print(line + Text(f"{finding.name:<10} {finding.detail}"), soft_wrap=True)
         raise typer.Exit(1 if "missing" in verdicts else 0)
-
-
-def _print_json_step(step: "Step") -> None:
-    names = ("index", "url", "action", "element", "error", "seconds", "seen_tokens", "cache_bytes")
-    typer.echo(plain(json.dumps({name: getattr(step, name) for name in names})))
-
-
-def _print_step(console: Console, step: "Step") -> None:
-    action = step.action or "(no readable action)"
-    element = f"  {step.element}" if step.element else ""
-    console.print(Text(f"{step.index + 1:>3} {action}{element}"), soft_wrap=True)
-    console.print(Text(f"    {step.url}", style="dim"), soft_wrap=True)
-    if step.error:
-        console.print(Text(f"    {step.error}", style="red"), soft_wrap=True)

@@ -5,18 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
+from agentkv.answer_form import AnswerForm
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.model import (
     Asking,
     Cancelled,
     ContextLimit,
     Conversation,
+    LastingConversation,
     OutOfMemory,
     Reply,
 )
+from agentkv.progress import Listener, Phase, Progress
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
@@ -39,6 +42,13 @@ class ActionRefused(Exception):
 
 BeforeAction = Callable[[Page, Action], Action | None]
 """A hook that sees each action before it is carried out; see `Session.do`."""
+
+
+Approve = Callable[[Page, Action], bool]
+"""Decides whether an action that may change something is carried out; see `Session.do`."""
+
+REFUSED_NOTE = "the user did not allow the last action; do something else, or stop"
+"""Shown to the model after `Approve` refused its action."""
 
 
 @runtime_checkable
@@ -87,15 +97,23 @@ class Limits:
     """Secrets to mask; the episode adds those that it finds."""
     is_cancelled: Callable[[], bool]
     """Asked between steps; True ends the episode."""
+    approve: Approve | None = None
+    on_progress: Listener | None = None
+    goal: str = ""
+    """The goal, which is asked for again if the answer has a form."""
+    form: AnswerForm[Any] | None = None
 
 
-def run_episode(conversation: Conversation, environment: Environment, limits: Limits) -> Episode:
+def run_episode(
+    conversation: Conversation, environment: Environment, limits: Limits
+) -> Episode[Any]:
     """Run one episode on `environment`.
 
     Args:
         conversation: has been given the goal.
 
     Raises:
+        AnswerInvalid: a ValueError; the answer is none of `limits.form`.
         Exception: any error of the model, of `limits.on_step` or of `limits.before_action`, except
             `TimeoutError`, `ContextLimit`, `OutOfMemory` and `Cancelled` of the model, which end
             the episode, and `ActionRefused` of the hook.
@@ -117,7 +135,7 @@ class _Turn:
 class _Ended(Exception):
     """Raised to end the episode with a status."""
 
-    def __init__(self, status: Status, *, answer: str = "", error: str = "") -> None:
+    def __init__(self, status: Status, *, answer: Any = None, error: str = "") -> None:
         super().__init__(status)
         self.status: Status = status
         self.answer = answer
@@ -143,15 +161,16 @@ class _EpisodeLoop:
         self._last: tuple[Page, Action] | None = None
         self._secrets = limits.secrets
 
-    def run(self) -> Episode:
+    def run(self) -> Episode[Any]:
         try:
             while len(self._steps) < self._limits.max_steps:
                 self._take_turn()
             raise _Ended("step_limit")
         except _Ended as end:
+            nothing = "" if self._limits.form is None else None
             return Episode(
                 status=end.status,
-                answer=end.answer,
+                answer=nothing if end.answer is None else end.answer,
                 steps=tuple(self._masked(step) for step in self._steps),
                 seconds=time.monotonic() - self._started,
                 error=self._secrets.mask(end.error),
@@ -180,6 +199,9 @@ class _EpisodeLoop:
         try:
             action = self._allowed(page, action)
         except ActionRefused as refusal:
+            if self._limits.is_cancelled():
+                record(action, "not done: cancelled")
+                raise _Ended("cancelled") from refusal
             reason = str(refusal) or "this action is not allowed"
             record(action, f"refused: {reason}")
             if self._is_stuck(page, action):
@@ -191,11 +213,12 @@ class _EpisodeLoop:
             raise _Ended("cancelled")
         if action.kind == "stop":
             record(action)
-            raise _Ended("stopped", answer=action.answer)
+            raise _Ended("stopped", answer=self._final_answer(action.answer))
         if self._is_stuck(page, action):
             record(action, "not done: repeated without effect")
             raise _Ended("repetition")
         self._note = "" if action == written else CHANGED_NOTE
+        self._tell("acting")
         try:
             self._environment.act(action)
         except ActionFailed as error:
@@ -212,7 +235,7 @@ class _EpisodeLoop:
         """Return the action to carry out in place of `action`, as the hook decides.
 
         Raises:
-            ActionRefused: the hook refused it.
+            ActionRefused: the hook refused it, or nobody approved it.
             TypeError: the hook returned something else than an action or None.
         """
         hook = self._limits.before_action
@@ -222,13 +245,27 @@ class _EpisodeLoop:
                 f"before_action returned {chosen!r}; expected an Action to carry out, or None to "
                 "allow the one it was given; to refuse it, raise agentkv.ActionRefused"
             )
-        return action if chosen is None else chosen
+        action = action if chosen is None else chosen
+        approve = self._limits.approve
+        if approve is None or action.kind == "stop" or action.only_looks:
+            return action
+        is_approved = approve(page, action)
+        if not isinstance(is_approved, bool):  # such as a coroutine, which is true
+            raise TypeError(f"approve returned {is_approved!r}; expected True or False")
+        if not is_approved:
+            raise ActionRefused(REFUSED_NOTE)
+        return action
+
+    def _tell(self, phase: Phase) -> None:
+        if self._limits.on_progress is not None:
+            self._limits.on_progress(Progress(phase))
 
     def _observe(self) -> Page:
         if self._limits.is_cancelled():
             raise _Ended("cancelled")
         if time.monotonic() > self._started + self._limits.timeout_s:
             raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
+        self._tell("looking")
         try:
             page = self._environment.observe()
             return page.without_uses() if self._limits.strict else page
@@ -270,6 +307,18 @@ class _EpisodeLoop:
             raise _Ended("out_of_memory", error=str(error)) from error
         except Cancelled as error:
             raise _Ended("cancelled") from error
+
+    def _final_answer(self, written: str) -> Any:
+        """Return what the stop says, or the answer to the goal in the form that is asked for."""
+        form, conversation = self._limits.form, self._conversation
+        if form is None:
+            return written
+        assert isinstance(conversation, LastingConversation), "checked before the episode"
+        deadline = self._started + self._limits.timeout_s
+        reply = self._get_reply(
+            lambda: conversation.answer(self._limits.goal, None, deadline, schema=form.schema)
+        )
+        return form.read(reply.text)
 
     def _count_parse_failure(self, error: ActionError) -> None:
         self._note = error_note(neutralize(str(error)))

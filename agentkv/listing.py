@@ -9,13 +9,49 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.build import PARTS
+from agentkv.defaults import POLICY
 from agentkv.plan import CachePlan, PlannedModel
+from agentkv.policies.gates import Unbounded
 from agentkv.policies.policy import Policy
+from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import NAMED, about, parameters_of, policy
-from agentkv.terminal import human_bytes
+from agentkv.terminal import UNITS, in_unit
 
 
 def print_policies(console: Console) -> None:
+    """Print a line for each policy, in groups."""
+    groups: dict[str, list[str]] = {group: [] for group in _GROUPS.values()}
+    for name in NAMED:
+        made = policy(name)
+        evicts, looks = not isinstance(made.gate, Unbounded), isinstance(made.recall, LookBack)
+        groups[_GROUPS[evicts, looks]].append(name)
+    longest, width = max(map(len, NAMED)), min(console.width, 100)
+    for heading, names in groups.items():
+        console.print(Text(heading, style="bold"))
+        for name in names:
+            line = f"{name:<{longest}}  {about(name).summary}"
+            console.print(Text(_cut(line, width)), soft_wrap=True)
+        console.print()
+    console.print(Text(f"The default is {POLICY}. `agentkv policies NAME` explains one policy;"))
+    console.print(Text("`agentkv policies --long` prints the parts and parameters of all."))
+
+
+_GROUPS = {
+    (False, False): "Keep every entry, in fewer bits or as it is; no budget",
+    (True, True): "Evict to a cold tier and look back; within a budget",
+    (True, False): "Evict for good; within a budget",
+}
+"""Headings of policies by whether they evict, and whether they look back."""
+
+
+def _cut(line: str, width: int) -> str:
+    """Return the line, or as many of its words as fit with three dots."""
+    if len(line) <= width:
+        return line
+    return line[: width - 3].rpartition(" ")[0].rstrip(",;:") + " ..."
+
+
+def print_parts(console: Console) -> None:
     """Print every policy: what it keeps, its parts, parameters and source."""
     console.print(Text(f"{' / '.join(PARTS)}, parameters, source"))
     for name in NAMED:
@@ -87,31 +123,60 @@ def print_plan(
 ) -> None:
     """Print what weights and caches take, and what fits into `memory` bytes."""
     dtype = str(model.geometry.dtype).removeprefix("torch.")
+    places = [cache.cold_nbytes * model.is_on_host for cache in caches]
+    totals = [
+        model.weights_nbytes + cache.peak_nbytes + cold
+        for cache, cold in zip(caches, places, strict=True)
+    ]
+    unit = "GiB" if max(totals) >= 10_000 * UNITS["MiB"] else "MiB"
+
+    def sized(num_bytes: int) -> str:
+        return in_unit(num_bytes, unit) if num_bytes else "-"
+
+    positions = model.geometry.max_positions
     for line in (
-        f"{model.name}: weights {human_bytes(model.weights_nbytes)}",
-        f"cache after {num_tokens:,} tokens, dense entries in {dtype}:",
+        f"{model.name}: weights {in_unit(model.weights_nbytes, unit)} {unit} in "
+        f"{model.weights_dtype}, "
+        + ("no limit of positions" if positions is None else f"{positions:,} positions"),
+        f"cache after {num_tokens:,} tokens, dense entries in {dtype}, sizes in {unit}:",
     ):
         console.print(Text(line), soft_wrap=True)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("policy")
     for heading in ("entries", "cache", "peak", "cold", "all"):
         table.add_column(heading, justify="right")
-    table.add_column(f"fits {human_bytes(memory)}", justify="right")
-    for cache in caches:
-        sizes = (cache.resting_nbytes, cache.peak_nbytes, cache.cold_nbytes or None)
-        total = model.weights_nbytes + cache.peak_nbytes
+    table.add_column(f"fits {in_unit(memory, unit)}", justify="right")
+    for cache, total in zip(caches, totals, strict=True):
         table.add_row(
             cache.policy,
             f"{cache.num_entries:,}",
-            *map(human_bytes, (*sizes, total)),
+            *map(sized, (cache.resting_nbytes, cache.peak_nbytes, cache.cold_nbytes, total)),
             f"{cache.most:,} tokens" if cache.keeps_all else f"budget {cache.most:,}",
         )
     console.print(table)
+    if positions is not None and num_tokens > positions:
+        for line in _beyond(caches, num_tokens, positions):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
+    cold = "weights, peak and cold" if model.is_on_host else "weights and peak"
+    where = "in the same memory here" if model.is_on_host else "in the host's memory"
     console.print(
         Text(
             "entries: per layer and KV head. peak: while a page is read or a token looks back. "
-            "cold: evicted entries that may come back, on the host. all: weights and peak. fits: "
+            f"cold: evicted entries that may come back, {where}. all: {cold}. fits: "
             "tokens of a policy that keeps everything, or the largest budget in tokens for so "
             "many tokens. Activations, logits and the libraries' own memory come on top."
         )
     )
+
+
+def _beyond(caches: Sequence[CachePlan], num_tokens: int, positions: int) -> Iterator[str]:
+    """Say which policies can go on where there are more tokens than positions."""
+    yield f"{num_tokens:,} tokens are more than the {positions:,} positions of the model:"
+    reasons: dict[str | None, list[str]] = {}
+    for cache in caches:
+        reasons.setdefault(cache.why_limited, []).append(cache.policy)
+    for reason, names in reasons.items():
+        end = "goes on, with positions numbered anew"
+        if reason is not None:
+            end = f"ends after {positions:,} tokens, because {reason}"
+        yield f"  {', '.join(names)}: {end}"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from agentkv.defaults import POLICY
 from agentkv.files import read_private
 from agentkv.terminal import Terminal, plain
 from agentkv_env.hosts import AllowList, is_web_address
@@ -38,8 +39,8 @@ Suite = Annotated[
 Policies = Annotated[
     str | None,
     typer.Option(
-        help="Cache policies, separated by commas. [default: full, int4 and "
-        "lookback-int8; for scripts full]"
+        help=f"Cache policies, separated by commas. [default: full, int4 and {POLICY}; for "
+        "scripts full]"
     ),
 ]
 Model = Annotated[
@@ -316,6 +317,18 @@ def require_text(arguments: Sequence[str]) -> None:
 
         if not is_text(argument):
             raise typer.BadParameter(f"{argument!r} holds a zero byte, or bytes that are not UTF-8")
+
+
+def note(line: str) -> None:
+    """Print a line on stderr that a user should know before work starts; nothing if it is empty."""
+    if line:
+        print(f"agentkv: note: {_one_line(line)}", file=sys.stderr)
+
+
+def exclude(given: dict[str, bool]) -> None:
+    """Refuse options of which at most one may be given, by whether each is."""
+    if sum(given.values()) > 1:
+        raise OptionError(f"{' and '.join(given)} exclude one another; give one of them")
 
 
 def require(option: str, value: str, known: tuple[str, ...]) -> None:

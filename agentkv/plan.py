@@ -15,6 +15,7 @@ from agentkv.build import budget_for, make_policy
 from agentkv.cache.budget import AMPLE, Allowance, Bytes, parse_budget
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.families import UnsupportedModel, describe
+from agentkv.cache.numbering import why_limited
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.config import PolicySettings, RunSettings
@@ -56,6 +57,10 @@ class PlannedModel:
     """Shape of its attention; the dtype is the one in which its cache stores dense entries."""
     weights_nbytes: int
     """Bytes of the weights, in the dtype that the model computes in."""
+    weights_dtype: str
+    """That dtype, such as `float32`."""
+    is_on_host: bool
+    """True if the model computes in the host's memory, where cold entries are as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class CachePlan:
     """Bytes of the evicted entries that may come back; on the host."""
     keeps_all: bool
     """True if nothing is evicted."""
+    why_limited: str | None
+    """Why an episode ends where the model's positions do; None if it can go on."""
     most: int
     """What fits into the memory beside the weights: tokens for a policy that keeps everything, else
     the largest budget in tokens; 0 if nothing does."""
@@ -136,16 +143,18 @@ def plan_model(settings: RunSettings) -> PlannedModel:
     dtype: str | None = settings.dtype
     if dtype == "auto":
         dtype = None if _computes_on_cuda(settings.device) else "float32"
+    own_dtype = str(getattr(config, "dtype", None) or torch.float32).removeprefix("torch.")
     stored: str = settings.cache_dtype
     if stored == "auto":
         stored = default_cache_dtype(settings.model)
     elif stored == "model":
-        own = getattr(config, "dtype", None) or torch.float32
-        stored = dtype or str(own).removeprefix("torch.")
+        stored = dtype or own_dtype
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
         _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
+        weights_dtype=dtype or own_dtype,
+        is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )
 
 
@@ -178,34 +187,38 @@ def plan_caches(
     Raises:
         ValueError: an unknown policy, or a budget that a policy does not fit into.
     """
-    left = memory - model.weights_nbytes
     return [
-        _plan_of(settings, asked, model.geometry, num_tokens, left) for asked in settings.policies
+        _plan_of(settings, asked, model, num_tokens, memory - model.weights_nbytes)
+        for asked in settings.policies
     ]
 
 
 def _plan_of(
-    settings: RunSettings, asked: PolicySettings, geometry: Geometry, num_tokens: int, left: int
+    settings: RunSettings, asked: PolicySettings, model: PlannedModel, num_tokens: int, left: int
 ) -> CachePlan:
-    policy = make_policy(asked)
+    policy, geometry = make_policy(asked), model.geometry
     budget = budget_for(settings, policy)
 
     def planned(num_tokens: int, budget: int | str | None) -> CachePlan:
         return plan_cache(policy, budget, geometry, num_tokens=num_tokens, chunk=settings.chunk)
 
+    def taken(plan: CachePlan) -> int:
+        return plan.peak_nbytes + plan.cold_nbytes * model.is_on_host
+
     plan = planned(num_tokens, budget)
     if plan.keeps_all:
-        most = _largest(_ENDLESS, lambda count: planned(count, None).peak_nbytes <= left)
+        most = _largest(_ENDLESS, lambda count: taken(planned(count, None)) <= left)
     elif budget is None:
-        most = plan.num_entries if plan.peak_nbytes <= left else 0
+        most = plan.num_entries if taken(plan) <= left else 0
     else:
         below = _least_budget(policy) - 1
         more = _largest(
             max(1, num_tokens - below),
-            lambda count: planned(num_tokens, below + count).peak_nbytes <= left,
+            lambda count: taken(planned(num_tokens, below + count)) <= left,
         )
         most = below + more if more else 0
-    return replace(plan, policy=asked.row_name, most=most)
+    limit = why_limited(policy, geometry, is_loaded=False)
+    return replace(plan, policy=asked.row_name, most=most, why_limited=limit)
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:
@@ -229,7 +242,10 @@ def _least_budget(policy: Policy) -> int:
 def plan_cache(
     policy: Policy, budget: int | str | None, geometry: Geometry, *, num_tokens: int, chunk: int
 ) -> CachePlan:
-    """Return what a cache takes after `num_tokens` tokens of one sequence; `most` is 0.
+    """Return what a cache takes after `num_tokens` tokens of one sequence.
+
+    What depends on the model's memory and positions is left open: `most` is 0, and `why_limited`
+    None.
 
     Args:
         budget: as in `Cache.for_model`; None for a policy that keeps everything or brings its own.
@@ -278,6 +294,7 @@ def plan_cache(
         peak_nbytes=resting + dense_nbytes + copied_nbytes,
         cold_nbytes=cold,
         keeps_all=gate.ceiling is None,
+        why_limited=None,
         most=0,
     )
 

@@ -23,6 +23,23 @@ def human_bytes(count: float | None) -> str:
     raise AssertionError("the last unit takes all")
 
 
+UNITS = {"MiB": 1024**2, "GiB": 1024**3}
+
+
+def in_unit(count: float, unit: str) -> str:
+    """Format bytes in one of `UNITS`, without its name: `1,234`, `98.9` or `3.14`."""
+    size = count / UNITS[unit]
+    return f"{size:,.0f}" if size >= 100 else f"{size:.1f}" if size >= 10 else f"{size:.2f}"
+
+
+def human_rate(num_tokens: int, seconds: float) -> str:
+    """Format tokens per second as `1,234 tokens/s` or `3.1 tokens/s`; a dash for no time."""
+    if seconds <= 0:
+        return "-"
+    rate = num_tokens / seconds
+    return f"{rate:,.0f} tokens/s" if rate >= 10 else f"{rate:.1f} tokens/s"
+
+
 def plain(text: str) -> str:
     """Return `text` with all control characters made visible, except line breaks and tabs.
 

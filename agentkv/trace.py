@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from reprlib import repr as short_repr
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from typing_extensions import TypeVar
 
 from agentkv.advice import ADVICE
 from agentkv.files import AppendedFile, json_line, write_atomic
@@ -23,6 +25,9 @@ from agentkv_env.serialize import element_in
 
 SCHEMA = 1
 """Version of the trace format, incremented when older readers would misread new traces."""
+
+A = TypeVar("A", default=str)
+"""Type of an episode's answer."""
 
 Status = Literal[
     "stopped",
@@ -52,7 +57,7 @@ class TraceError(ValueError):
     """A file that is not a trace, or that has another schema version."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Step:
     """One turn of an episode: the page, the reply, and the result of the action.
 
@@ -133,6 +138,9 @@ class Step:
     for each piece, any other span has one digit: 4 if the cache holds all entries, 0 if it holds
     none. The cache holds all of a span that no step names."""
 
+    def __repr__(self) -> str:
+        return f"<Step {self.index + 1}: {self.action[:80] or '(no readable action)'}>"
+
     @property
     def element_id(self) -> int | None:
         """Number of the element that the action is on; None if it is on none."""
@@ -149,14 +157,16 @@ class Step:
         return element_in(self.observation, self.element_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+@dataclass(frozen=True, slots=True, repr=False)
+class Episode(Generic[A]):
     """A finished episode."""
 
     status: Status
     """The reason for the end."""
-    answer: str
-    """The answer of the stop action, unmasked; empty for every other status."""
+    answer: A
+    """The answer of the stop action, unmasked; empty for every other status. If the caller asked
+    for the answer as an instance of a pydantic model, that instance; None for every other status.
+    """
     steps: tuple[Step, ...]
     """The steps in order, with secrets masked."""
     seconds: float
@@ -167,6 +177,18 @@ class Episode:
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
+
+    def __repr__(self) -> str:
+        count = f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+        answer = f", answer {short_repr(self.answer_text)}" if self.answer else ""
+        return f"<Episode {self.status} after {count}{answer}>"
+
+    @property
+    def answer_text(self) -> str:
+        """The answer as text, with secrets masked: an instance of a pydantic model as JSON."""
+        answer: object = self.answer
+        text = answer.model_dump_json() if isinstance(answer, BaseModel) else str(answer or "")
+        return self.secrets.mask(text)
 
     @property
     def success(self) -> bool:
@@ -261,10 +283,13 @@ class TraceWriter:
         """Append a step."""
         self._write("step", asdict(step))
 
-    def end(self, episode: Episode) -> None:
+    def end(self, episode: Episode[Any]) -> None:
         """Append the end: status, answer, error, duration and number of steps."""
         self._secrets.update(episode.secrets)
-        end = {"status": episode.status, "answer": episode.answer, "error": episode.error}
+        answer = episode.answer
+        if not isinstance(answer, str):
+            answer = episode.answer_text
+        end = {"status": episode.status, "answer": answer, "error": episode.error}
         self._write("end", {**end, "seconds": episode.seconds, "num_steps": len(episode.steps)})
 
     def close(self) -> None:

@@ -103,9 +103,10 @@ class ChatTemplate:
         """Return the goal as the beginning of a user message."""
         return self.encode(f"Objective: {break_tags(one_line(goal))}\n\n")
 
-    def question(self, text: str) -> list[int]:
+    def question(self, text: str, *, form: str = "") -> list[int]:
         """Return the question as the beginning of a user message."""
-        return self.encode(f"Question: {break_tags(one_line(text))}\n{_IN_WORDS}\n\n")
+        how = f"{_IN_JSON}\n{break_tags(form)}" if form else _IN_WORDS
+        return self.encode(f"Question: {break_tags(one_line(text))}\n{how}\n\n")
 
     def turn(
         self, observation: str, note: str = "", nonce: str = "", *, actions: str = ""
@@ -279,6 +280,7 @@ def _built_in_delimiters(tokenizer: Any) -> _Delimiters:
 
 
 _IN_WORDS = "Answer in words, without an action."
+_IN_JSON = "Answer with JSON of this schema, without an action:"
 
 _INSTRUCTIONS = """\
 You reach an objective on the web, one action at a time. Every turn shows the page as it is now, one

@@ -91,8 +91,12 @@ class Template(Protocol):
         """Return the ids of a further goal, which replaces the one before it."""
         ...
 
-    def question(self, text: str) -> list[int]:
-        """Return the ids of a question that the next reply answers in words."""
+    def question(self, text: str, *, form: str = "") -> list[int]:
+        """Return the ids of a question that the next reply answers in words.
+
+        Args:
+            form: JSON schema of the answer, for templates with free thoughts; empty for none.
+        """
         ...
 
     def turn(
@@ -186,7 +190,7 @@ class PlainTemplate:
         """Return a further goal behind its special token."""
         return [self._goal, *self.encode(goal)]
 
-    def question(self, text: str) -> list[int]:
+    def question(self, text: str, *, form: str = "") -> list[int]:
         """Return a question as a goal, which such models answer with a stop."""
         return self.goal(text)
 

@@ -9,6 +9,8 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
+from agentkv.nearest import did_you_mean
+
 NANO = Path(__file__).parent / "nano"
 """Folder of the model that ships with the package."""
 
@@ -20,6 +22,13 @@ _REQUIRED_FILES = {
     "weights (*.safetensors)": "*.safetensors",
 }
 """Glob pattern of each required file, by its name in messages."""
+
+
+_NO_GGUF = (
+    "which agentkv does not read; give the folder or hub id of the model that they were made "
+    "from, in Hugging Face format: config.json, tokenizer.json and *.safetensors (for smaller "
+    "weights see quantization_config of agentkv.load_model)"
+)
 
 
 class ModelError(ValueError):
@@ -38,15 +47,18 @@ def find_model(name: str | Path) -> Path | str:
     if name == "nano":
         return _require_files(NANO)
     folder = Path(name).expanduser()
+    if folder.suffix.lower() == ".gguf":
+        raise ModelError(f"{name} is a GGUF file, {_NO_GGUF}")
     if folder.is_dir():
         return _require_files(folder)
     if isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             raise _not_downloaded(name)
         return name
+    hint = did_you_mean(str(name), ("nano", *_folders_beside(folder)))
     raise ModelError(
         f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name); "
-        "known by name: nano"
+        f"{hint}known by name: nano"
     )
 
 
@@ -174,11 +186,22 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _folders_beside(missing: Path) -> list[str]:
+    """Return the paths of folders in the place where a folder was looked for."""
+    try:
+        beside = [path for path in missing.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    return [str(path) for path in beside]
+
+
 def _is_weights_file(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
 
 
 def _not_downloaded(hub_id: str) -> ModelError:
+    if "gguf" in hub_id.lower():
+        return ModelError(f"{hub_id!r} names a repository of GGUF files, {_NO_GGUF}")
     return ModelError(
         f"{hub_id!r} is not on this machine, and nothing is downloaded at run time; "
         f"download it once with `hf download {hub_id}`, or give a folder or `nano`"
@@ -188,6 +211,8 @@ def _not_downloaded(hub_id: str) -> ModelError:
 def _require_files(folder: Path) -> Path:
     """Return `folder` if it has the required files; otherwise raise ModelError."""
     missing = [part for part, pattern in _REQUIRED_FILES.items() if not any(folder.glob(pattern))]
+    if missing and any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} has weights as GGUF files only, {_NO_GGUF}")
     if missing:
         found = ", ".join(sorted(path.name for path in folder.glob("*"))[:8]) or "nothing"
         raise ModelError(

@@ -9,6 +9,7 @@ from agentkv.models.memory import as_out_of_memory
 from agentkv.models.model import ContextLimit
 from agentkv.models.rules import Rule
 from agentkv.models.sampling import LogProbability, Sampler
+from agentkv.progress import Progress
 from agentkv_env.timing import Stopwatch
 
 FEW_TOKENS = 8
@@ -65,6 +66,7 @@ class Generation:
         self._stopwatch = stopwatch
         if stopwatch is not None:
             stopwatch.switch("reading")
+        self._num_read = 0
         self._chunks: deque[list[int]] = deque()
         self._num_prompt_chunks = 0
         """Chunks of the prompt that are still to be read."""
@@ -77,6 +79,13 @@ class Generation:
     def is_over(self) -> bool:
         """True once the reply is complete or has failed."""
         return self.ended_at is not None
+
+    @property
+    def progress(self) -> Progress:
+        """How much of the prompt is read, or of the reply written."""
+        if self.prefilled_at is None:
+            return Progress("reading", self._num_read, self.num_prompt_tokens)
+        return Progress("writing", len(self.rule.ids))
 
     @property
     def next_chunk(self) -> list[int]:
@@ -99,8 +108,9 @@ class Generation:
         Args:
             sampled: the id sampled after it; None if `samples_next` is False.
         """
-        self._chunks.popleft()
+        chunk = self._chunks.popleft()
         if self._num_prompt_chunks:
+            self._num_read += len(chunk)
             self._num_prompt_chunks -= 1
             if not self._num_prompt_chunks:
                 self.prefilled_at = time.monotonic()

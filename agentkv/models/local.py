@@ -1,6 +1,7 @@
 """A language model in memory, and the conversations in which it reads pages and writes replies."""
 
 import base64
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -20,11 +21,12 @@ from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
 from agentkv.dialog.reply import notes_in
+from agentkv.dialog.schema.prepared import PreparedSchema, rule_of
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.held import HeldSpans, token_ends
 from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, OutOfMemory, Reply
-from agentkv.models.rules import FreeRule, GrammarRule, Rule, ThinkingRule
+from agentkv.models.rules import FreeRule, GrammarRule, Rule, TextRule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
     ConversationFileError,
@@ -35,6 +37,7 @@ from agentkv.models.saved import (
 )
 from agentkv.models.turn import Turn, common_start
 from agentkv.policies.registry import policy as named_policy
+from agentkv.progress import Listener
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -218,6 +221,11 @@ class ActingModel:
         """The name of the local model."""
         return self.local.name
 
+    @property
+    def answers_in_json(self) -> bool:
+        """True for chat models. Models that were trained here write actions only."""
+        return self.template.thoughts == "free"
+
     def begin(self, goal: str, *, seed: int = 0) -> "LocalConversation":
         """Begin an episode with an empty cache.
 
@@ -285,6 +293,8 @@ class LocalConversation:
         """Ids of a goal or question that no page has followed yet."""
         self.is_cancelled: Callable[[], bool] = lambda: False
         """Asked before each token; True ends the reply with `Cancelled`."""
+        self.on_progress: Listener | None = None
+        """Told after each forward how far a reply is."""
         self._is_broken = False
         """True once an error has ended a reply in its middle."""
 
@@ -350,31 +360,47 @@ class LocalConversation:
         """
         return self._finish_now(self.start_reply(page, note, deadline))
 
-    def answer(self, question: str, page: Page | None, deadline: float | None = None) -> Reply:
+    def answer(
+        self,
+        question: str,
+        page: Page | None,
+        deadline: float | None = None,
+        *,
+        schema: PreparedSchema | None = None,
+    ) -> Reply:
         """Return the model's answer in words; see `LastingConversation.answer`.
 
         Under constrained decoding, a model that was trained here answers with a stop, which it may
-        quote from `page`. Every other model writes any text up to its end token or the maximum.
+        quote from `page`. Every other model writes any text up to its end token or the maximum, or
+        with a `schema` the JSON that it allows.
         """
         template, question = self._acting.template, _encodable(question)
-        asked, is_opening = template.question(question), question == self._goal and not self._turns
+        form = "" if schema is None else _encodable(json.dumps(schema.source, ensure_ascii=False))
+        asked = template.question(question, form=form)
+        is_opening = question == self._goal and not self._turns
         repeats = is_opening and asked == template.goal(question)
         self._goal, self._next_goal = question, [] if repeats else asked
-        return self._finish_now(self._start(page, "", deadline, is_question=True))
+        return self._finish_now(self._start(page, "", deadline, is_question=True, schema=schema))
 
     def _finish_now(self, pending: PendingReply) -> Reply:
         """Let the model write a reply alone, and return it."""
         batch = Batch(self._local.model)
         batch.add(pending.generation)
         self._is_broken = True  # until the reply is over: a KeyboardInterrupt may end it anywhere
+        self._tell(pending.generation)
         while len(batch):
             if self.is_cancelled():
                 batch.remove(pending.generation)
                 pending.generation.fail(Cancelled("the reply was cancelled while it was written"))
             else:
                 batch.step()
+            self._tell(pending.generation)
         self._is_broken = False
         return self.finish_reply(pending)
+
+    def _tell(self, generation: Generation) -> None:
+        if self.on_progress is not None:
+            self.on_progress(generation.progress)
 
     def start_reply(
         self,
@@ -405,6 +431,7 @@ class LocalConversation:
         stopwatch: Stopwatch | None = None,
         *,
         is_question: bool = False,
+        schema: PreparedSchema | None = None,
     ) -> PendingReply:
         """Begin a reply to `page`, or to nothing but the goal or question."""
         self._require_whole()
@@ -421,7 +448,7 @@ class LocalConversation:
         if not self.cache.has_positions(needed):
             raise context_limit_error(self.cache, needed)
         with timed(stopwatch, "grammar"):
-            rule = self._new_rule(page, stopwatch, is_question=is_question)
+            rule = self._new_rule(page, stopwatch, is_question=is_question, schema=schema)
         self._append(len(self._turns), turn)
         self._turns.append(turn)
         self._next_goal = []
@@ -630,13 +657,30 @@ class LocalConversation:
         )
 
     def _new_rule(
-        self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
+        self,
+        page: Page | None,
+        stopwatch: Stopwatch | None,
+        *,
+        is_question: bool,
+        schema: PreparedSchema | None,
     ) -> Rule:
         acting, template = self._acting, self._acting.template
-        rule = self._new_reply_rule(page, stopwatch, is_question=is_question)
+        if schema is None:
+            rule = self._new_reply_rule(page, stopwatch, is_question=is_question)
+        else:
+            rule = self._new_json_rule(schema)
         if template.thinking is None:
             return rule
         return ThinkingRule(rule, template.thinking, max_tokens=acting.thinking)
+
+    def _new_json_rule(self, schema: PreparedSchema) -> Rule:
+        acting, template = self._acting, self._acting.template
+        return TextRule(
+            template.decode,
+            end_ids=template.end_ids,
+            max_tokens=acting.max_new_tokens,
+            matcher=self._local.grammar.match(f"start: value\nvalue: {rule_of(schema.grammar)}"),
+        )
 
     def _new_reply_rule(
         self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool

@@ -7,9 +7,13 @@ so a scripted model needs none of them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from agentkv.progress import Listener
 from agentkv_env.page import Page
+
+if TYPE_CHECKING:
+    from agentkv.dialog.schema.prepared import PreparedSchema
 
 
 class ContextLimit(RuntimeError):
@@ -126,13 +130,22 @@ class LastingConversation(Protocol):
         """Replace the goal from the next reply on; what was read before stays in the cache."""
         ...
 
-    def answer(self, question: str, page: Page | None, deadline: float | None = None) -> Reply:
+    def answer(
+        self,
+        question: str,
+        page: Page | None,
+        deadline: float | None = None,
+        *,
+        schema: "PreparedSchema | None" = None,
+    ) -> Reply:
         """Return the model's answer in words.
 
         Args:
             question: the question.
             page: the current page, which the model is shown with the question; None: nothing.
             deadline: as in `Conversation.reply`.
+            schema: the answer is JSON of this schema; None: any text. Only for models with
+                `AnswersInJson`.
 
         Raises:
             TimeoutError: the deadline passed. The conversation can continue.
@@ -148,6 +161,14 @@ class LastingConversation(Protocol):
     def save(self, folder: Path) -> None:
         """Write the conversation to a folder, from which its model makes it again."""
         ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A conversation that says how far its reply is."""
+
+    on_progress: Listener | None
+    """Told after each forward; None: nobody is."""
 
 
 @runtime_checkable
@@ -181,6 +202,16 @@ class LastingModel(Protocol):
 
     def load(self, folder: Path) -> LastingConversation:
         """Return the conversation that `LastingConversation.save` wrote to a folder."""
+        ...
+
+
+@runtime_checkable
+class AnswersInJson(Protocol):
+    """A model that may be able to answer in JSON."""
+
+    @property
+    def answers_in_json(self) -> bool:
+        """True if it is."""
         ...
 
 

@@ -40,7 +40,9 @@ def conf_kv(
     schedule: EvictionSchedule = "always",
     by_turn: ByTurn = False,
 ) -> Policy:
-    """Chooses one of two budgets by confidence, and the entries by attention and recency.
+    """Chooses one of two budgets by the model's confidence.
+
+    Attention and recency choose the entries.
 
     Source: CONF-KV (arXiv 2605.24786).
     """
@@ -113,7 +115,7 @@ def conf_kv_l(
         ),
     ] = (1.25, 0.75),
 ) -> Policy:
-    """`conf-kv-int8` with more entries in shallow layers than in deep ones.
+    """`conf-kv-int8` with more entries in shallow layers.
 
     Source: CONF-KV-L (arXiv 2605.24786).
     """

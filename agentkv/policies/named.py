@@ -75,7 +75,7 @@ def window_by_span(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`window` in which pages that were left age faster, and replies more slowly.
+    """`window` that ages left pages faster and replies slower.
 
     The score of an entry is the reciprocal of its age, times the factor of its span; the newest
     entry stays. The owner of the cache labels pages and replies, as an agent does; without labels
@@ -105,7 +105,9 @@ def lookback(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the newest entries hot and all others cold; a token that is unsure fetches some back.
+    """Keeps the newest entries hot, and fetches others back.
+
+    All other entries are cold; a token that is unsure fetches some of them back.
 
     An unsure token is computed a second time, with the blocks of cold entries that draw most of its
     attention. The budget counts hot entries alone. By default a whole block of 64 entries turns
@@ -133,7 +135,7 @@ def streaming(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the first entries, which act as attention sinks, and the newest ones.
+    """Keeps the first entries (attention sinks) and the newest.
 
     The budget includes both. Entries keep their original positions (our choice; the paper counts
     positions inside the cache).
@@ -164,7 +166,9 @@ def h2o(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries that drew the most attention so far, and the newest ones.
+    """Keeps the newest entries and those with most attention.
+
+    The attention is summed since an entry was written.
 
     Source: H2O (arXiv 2306.14048).
     """
@@ -197,7 +201,9 @@ def scissorhands(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the newest entries and those that recent queries seldom passed over; drops in bulk.
+    """Keeps entries that recent queries seldom passed over.
+
+    The newest entries stay as well; the others are dropped in bulk.
 
     Source: Scissorhands (arXiv 2305.17118).
     """
@@ -230,7 +236,9 @@ def lazy_eviction(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the newest entries and those that attention returns to; drops in bulk.
+    """Keeps the newest entries and those attention returns to.
+
+    The others are dropped in bulk.
 
     Source: LazyEviction (arXiv 2506.15969).
     """
@@ -247,7 +255,9 @@ def keydiff(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries whose keys differ most from the average key; it needs no attention.
+    """Keeps entries whose keys differ most from the average.
+
+    It needs no attention weights.
 
     Source: KeyDiff (arXiv 2504.15364).
     """
@@ -301,7 +311,9 @@ def arkv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps entries by mean and variance of recent attention; quantizes the lower-ranked ones.
+    """Keeps entries by mean and variance of recent attention.
+
+    Lower-ranked entries are quantized.
 
     Source: ARKV, Algorithm 1 (Lei and Ilager).
     """
@@ -321,7 +333,9 @@ def edie(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries whose removal would change the output of the last queries most.
+    """Keeps entries that the last outputs depend on most.
+
+    Those are the ones whose removal would change the output of the last queries most.
 
     Source: EDIE (Task-Aware Dynamic KV Cache Eviction via Error-Driven Importance Estimation).
     """
@@ -354,7 +368,9 @@ def edie_tada(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`edie` with a budget per layer in proportion to the energies of earlier contexts.
+    """`edie` with budgets per layer by energies seen earlier.
+
+    The budgets are in proportion to the energies of earlier contexts.
 
     Inside a layer the heads compete. A context is a forward of several tokens, every context counts
     (paper), and the first is shared out equally (our choice).
@@ -374,7 +390,9 @@ def edie_tada(
 
 
 def int8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
-    """Keeps all entries, older ones in 8-bit integers: a scale per head, channel and 64 entries.
+    """Keeps all entries, older ones in 8-bit integers.
+
+    There is a scale per head, channel and 64 entries.
 
     Source: the storage of CONF-KV (arXiv 2605.24786) without its eviction.
     """
@@ -382,7 +400,9 @@ def int8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
 
 
 def fp8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
-    """`int8` in 8-bit floating point: one scale per head and entry.
+    """`int8` in 8-bit floating point.
+
+    There is one scale per head and entry.
 
     Source: the storage of ARKV without its eviction.
     """
@@ -390,12 +410,17 @@ def fp8(*, recent: Recent = 64, sure: Sure = None) -> Policy:
 
 
 def int4(*, recent: Recent = 64, sure: Sure = None) -> Policy:
-    """`int8` with 4 evenly spaced bits: one scale per head, entry and 32 channels."""
+    """`int8` with 4 evenly spaced bits.
+
+    There is one scale per head, entry and 32 channels.
+    """
     return _stored("int4", recent, sure)
 
 
 def nf4(*, recent: Recent = 64, sure: Sure = None) -> Policy:
-    """`int8` with 4 normally spaced bits: one scale per head, entry and 32 channels.
+    """`int8` with 4 normally spaced bits.
+
+    There is one scale per head, entry and 32 channels.
 
     Source: NF4 of QLoRA (arXiv 2305.14314).
     """
@@ -412,7 +437,7 @@ def streaming_int8(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the goal and the newest entries, older ones in 8-bit integers.
+    """Keeps the goal and the newest entries, older ones in int8.
 
     It looks at neither attention nor confidence, so a policy that does should beat it at equal
     bytes.
@@ -442,7 +467,7 @@ def lookback_int8(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`lookback` with older hot entries in 8-bit integers: the policy that agentkv recommends.
+    """`lookback` with older hot entries in int8; recommended.
 
     Source: our choice; see `lookback`, and the storage of CONF-KV (arXiv 2605.24786).
     """

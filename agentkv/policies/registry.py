@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from torch import Tensor
 
+from agentkv.nearest import did_you_mean
 from agentkv.policies import confident, named, windowed
 from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.entries import Entries, PolicyError
@@ -70,7 +71,8 @@ def policy(name: str, **parameters: Any) -> Policy:
     known = parameters_of(name)
     for parameter in parameters:
         if parameter not in known:
-            has = f"known: {', '.join(known)}" if known else "it has none"
+            hint = did_you_mean(parameter, known)
+            has = f"{hint}known: {', '.join(known)}" if known else "it has none"
             raise PolicyError(f"policy {name!r} has no parameter {parameter!r}; {has}")
     try:
         made = make(**parameters)
@@ -122,7 +124,8 @@ def about(name: str) -> About:
 def _maker(name: str) -> Callable[..., Policy]:
     make = NAMED.get(name)
     if make is None:
-        raise PolicyError(f"unknown policy {name!r}; known: {', '.join(sorted(NAMED))}")
+        hint = did_you_mean(name, NAMED)
+        raise PolicyError(f"unknown policy {name!r}; {hint}known: {', '.join(sorted(NAMED))}")
     return make
 
 

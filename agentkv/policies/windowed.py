@@ -40,7 +40,7 @@ def snapkv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries that the last queries attend to, and their neighbors.
+    """Keeps what the last queries attend to, with neighbors.
 
     Source: SnapKV (arXiv 2404.14469).
     """
@@ -64,7 +64,9 @@ def snapkv_by_phase(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`snapkv` by the last queries of pages and as many of replies, whichever came last.
+    """`snapkv` by the last queries of pages and of replies.
+
+    It counts as many of both, whichever came last.
 
     Source: our choice, after AgentKV (OpenReview s80e8otSxP), which keeps queries of four phases.
     """
@@ -87,7 +89,7 @@ def snapkv_by_span(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`snapkv` with less weight on pages that were left, and more on replies.
+    """`snapkv` with less weight on left pages, more on replies.
 
     The owner of the cache labels pages and replies, as an agent does; without labels it is
     `snapkv`.
@@ -110,7 +112,9 @@ def pyramidkv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`snapkv` with many entries in shallow layers and few in deep ones.
+    """`snapkv` with more entries in shallow layers.
+
+    Deep layers have few.
 
     Source: PyramidKV (arXiv 2406.02069).
     """
@@ -122,7 +126,7 @@ def pyramidkv(
 def tova(
     *, slack: Slack = 0, schedule: EvictionSchedule = "always", interval: Interval = None
 ) -> Policy:
-    """Keeps the entries that the newest query attends to most, the same for all heads.
+    """Keeps what the newest query attends to, for all heads.
 
     Source: TOVA (arXiv 2401.06104).
     """
@@ -153,7 +157,9 @@ def r_kv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps entries that the last queries attend to and whose keys do not repeat others.
+    """Keeps attended entries whose keys do not repeat others.
+
+    The last queries decide what is attended.
 
     Source: R-KV (arXiv 2505.24133).
     """
@@ -173,7 +179,7 @@ def ada_snapkv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`snapkv` with heads that compete for the entries of their layer.
+    """`snapkv` with heads that compete within their layer.
 
     Source: Ada-KV (arXiv 2407.11550).
     """
@@ -219,7 +225,7 @@ def critical_snapkv(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """`snapkv` that also weights entries by the norm of their projected value.
+    """`snapkv` that also counts norms of projected values.
 
     Source: CriticalKV (arXiv 2502.03805).
     """
@@ -314,7 +320,7 @@ def expected_attention(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries to which coming queries would attend if they were like the last ones.
+    """Keeps entries that queries like the last would attend to.
 
     Source: Expected Attention (arXiv 2510.00636).
     """
@@ -353,7 +359,9 @@ def triattention(
     schedule: EvictionSchedule = "always",
     interval: Interval = None,
 ) -> Policy:
-    """Keeps the entries whose keys and distances the queries prefer, by their mean before rotation.
+    """Keeps entries whose keys and distances queries prefer.
+
+    Queries count by their mean before rotation.
 
     The public code also keeps the whole prompt; pins do so here.
 

@@ -95,6 +95,7 @@ class Server:
 
     Args:
         allowed: settings of caches that requests may choose among; the first is the default.
+        takes_any_model: answer requests for models of other names too; the answer says `model`.
     """
 
     def __init__(
@@ -105,10 +106,13 @@ class Server:
         allowed: Sequence[CacheSettings],
         access: Access,
         max_positions: int | None,
+        *,
+        takes_any_model: bool = False,
     ) -> None:
         self._engine, self._template, self._model = engine, template, model
         self._allowed, self._access = allowed, access
         self._max_positions = max_positions
+        self._takes_any_model = takes_any_model
         self._metrics = Metrics(engine)
         self._created = int(time.time())
 
@@ -243,9 +247,10 @@ class Server:
         return Wanted(owner, settings, asked.prompt_cache_key, name, slot)
 
     def _require_model(self, name: str | None) -> None:
-        if name not in (None, self._model):
+        if name not in (None, self._model) and not self._takes_any_model:
             raise RequestError(
-                f"there is no model {name[:100]!r} here; this server has {self._model!r}",
+                f"there is no model {name[:100]!r} here; this server has {self._model!r}, and "
+                "answers to other names with --any-model",
                 param="model",
                 code="model_not_found",
                 status=404,

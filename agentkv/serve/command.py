@@ -57,6 +57,8 @@ class ServeSettings:
     """Bytes of a request."""
     hosts: tuple[str, ...] = ()
     """Further names by which the server may be addressed."""
+    takes_any_model: bool = False
+    """Answer requests for models of other names with this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,13 @@ def prepare(
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.request_s
         )
         server = Server(
-            running.engine, running.template, name, running.policies, access, local.max_positions
+            running.engine,
+            running.template,
+            name,
+            running.policies,
+            access,
+            local.max_positions,
+            takes_any_model=settings.takes_any_model,
         )
         yield PreparedServer(server, running.engine, name, running.policies)
 

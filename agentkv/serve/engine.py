@@ -38,8 +38,11 @@ from agentkv.serve.reading import Reading, reading_threads
 from agentkv.serve.reply import RunningReply
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Found, Sessions, Wanted
+from agentkv.terminal import human_rate
 
 _log = logging.getLogger(__name__)
+REQUESTS = logging.getLogger("agentkv.requests")
+"""Gets a line of numbers, without any text, for each reply that ends."""
 T = TypeVar("T")
 
 
@@ -50,6 +53,8 @@ class Counters:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     written_tokens: int = 0
+    read_s: float = 0.0
+    write_s: float = 0.0
     spills: int = 0
     loads: int = 0
     sessions: int = 0
@@ -63,6 +68,8 @@ class Counters:
         self.prompt_tokens += finished.num_prompt
         self.cached_tokens += finished.num_cached
         self.written_tokens += finished.num_written
+        self.read_s += finished.read_s
+        self.write_s += finished.write_s
 
     def note_first_token(self, seconds: float) -> None:
         """Note the seconds from a request to the first token of its reply."""
@@ -445,6 +452,7 @@ class Engine:
         running.settle(unread)
         finished = running.finished()
         self.counters.count(finished)
+        REQUESTS.info(_line(finished, error))
         running.job.send(finished if error is None else Failed(error))
         session.bound = 0
         self.sessions.note(session, session.end)
@@ -477,6 +485,18 @@ class Engine:
         self._may_start = True
         with self._lock:
             self._num_queued -= 1
+
+
+def _line(finished: Finished, error: Exception | None) -> str:
+    """Describe a reply that has ended, in numbers."""
+    how = finished.reason if error is None else type(error).__name__
+    num_new = finished.num_prompt - finished.num_cached
+    rate = human_rate(finished.num_written, finished.write_s)
+    return (
+        f"slot {finished.slot}: read {num_new:,} of {finished.num_prompt:,} tokens in "
+        f"{finished.read_s:.2f} s, wrote {finished.num_written:,} in {finished.write_s:.2f} s "
+        f"({rate}), {how}"
+    )
 
 
 class _NoRoom(Exception):

@@ -126,6 +126,10 @@ class Finished:
     slot: int
     cache: Mapping[str, Any]
     """What the cache holds; see `agentkv.serve.session.usage`."""
+    read_s: float = 0.0
+    """Seconds from the request until its prompt was read."""
+    write_s: float = 0.0
+    """Seconds in which the reply was written after that."""
 
 
 @dataclass(frozen=True, slots=True)

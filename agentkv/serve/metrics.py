@@ -60,11 +60,26 @@ class _EngineCollector(Collector):
                 counters.cached_tokens,
             ),
             ("completion_tokens", "Tokens of replies", counters.written_tokens),
+            (
+                "prompt_seconds",
+                "Seconds from requests until their prompts were read, summed over requests",
+                counters.read_s,
+            ),
+            (
+                "completion_seconds",
+                "Seconds in which replies were written, summed over replies",
+                counters.write_s,
+            ),
             ("session_spills", "Sessions put on disk", counters.spills),
             ("session_loads", "Sessions brought back from disk", counters.loads),
         ):
             yield CounterMetricFamily(f"agentkv_{name}", text, count)
         for name, text, value in (
+            (
+                "completion_tokens_per_second",
+                "Tokens of replies per second of writing, per reply, since the start",
+                counters.written_tokens / counters.write_s if counters.write_s else 0.0,
+            ),
             ("requests_running", "Replies in progress", engine.num_running),
             ("requests_waiting", "Requests that wait for a place", engine.num_waiting),
             ("sessions", "Sessions, on disk too", counters.sessions),

@@ -1,6 +1,7 @@
 """A reply in progress: what the client has been sent of it, and what it leaves in its session."""
 
 import bisect
+import time
 from typing import Any
 
 from agentkv.dialog.calls import Call
@@ -137,7 +138,10 @@ class RunningReply:
         """Return the event that ends the reply."""
         session, cache = self.session, self.session.cache
         assert cache is not None
-        num_written = len(self.rule.ids)
+        num_written, generation = len(self.rule.ids), self.generation
+        assert generation is not None
+        ended = generation.ended_at or time.monotonic()
+        read = generation.prefilled_at or ended
         has_called = bool(self.calls) and self.rule.ended_by == "stop"
         return Finished(
             reason="tool_calls" if has_called else self.rule.ended_by,
@@ -148,6 +152,8 @@ class RunningReply:
             session=session.label,
             slot=session.slot,
             cache=usage(cache),
+            read_s=read - self.job.asked_at,
+            write_s=ended - read,
         )
 
 

@@ -82,9 +82,12 @@ class Point:
     """Pixels, or hundredths of the element's width and height."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Action:
-    """One browser action; only the fields that `kind` needs are set."""
+    """One browser action; only the fields that `kind` needs are set.
+
+    `str` returns its canonical text, such as `click [8]`.
+    """
 
     kind: ActionKind
     element_id: int | None = None
@@ -117,6 +120,25 @@ class Action:
     """select_text: the last of the words to select; empty selects just `text`."""
     items: tuple[str, ...] = ()
     """choose: the options; all others are deselected. upload: names of files."""
+
+    @property
+    def only_looks(self) -> bool:
+        """True if the action shows more of the tabs and asks the page to change nothing."""
+        return self.kind in _LOOKING
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __repr__(self) -> str:
+        text = render(self)
+        return f"<Action {text if len(text) <= _LONGEST else text[:_LONGEST] + '...'}>"
+
+
+_LONGEST = 80
+"""Characters of an action that `repr` shows."""
+_LOOKING = frozenset(
+    ("scroll", "hover", "wait", "select_text", "new_tab", "tab_focus", "go_back", "go_forward")
+)
 
 
 def parse(text: str, *, strict: bool = True) -> Action:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,10 +46,13 @@ _FLAGS = (
 )
 
 
-def find_executable() -> str | None:
+def find_executable(*, is_visible: bool = False) -> str | None:
     """Return the first of $AGENTKV_BROWSER, chromium-headless-shell and chromium, or None.
 
     None selects Playwright's own browser, which `playwright install chromium` installs.
+
+    Args:
+        is_visible: the browser shows its window, which the headless shell cannot.
 
     Raises:
         BrowserMissing: the variable names no executable file.
@@ -59,6 +63,8 @@ def find_executable() -> str | None:
         if not found:
             raise BrowserMissing(f"{VARIABLE} is {named!r}, which is no executable file")
         return found
+    if is_visible:
+        return shutil.which("chromium") or shutil.which("google-chrome")
     # The headless shell is about twice as fast as Chromium and makes no requests of its own.
     return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
@@ -82,20 +88,24 @@ class Browser:
         *,
         executable: str | None = None,
         playwright: Playwright | None = None,
+        is_visible: bool = False,
     ) -> Self:
         """Launch a browser, sandboxed unless the user is root or $AGENTKV_SANDBOX is 0.
 
         Args:
             executable: path of a Chromium; None uses `find_executable`.
+            is_visible: show its window, which needs a display.
             playwright: the caller's running Playwright; None starts one that the browsers of this
                 thread share.
 
         Raises:
-            BrowserMissing: no Chromium was found.
+            BrowserMissing: no Chromium was found, or none that can show a window.
             BrowserGone: the browser did not start.
             ValueError: $AGENTKV_SANDBOX is neither 0 nor 1.
         """
-        path = executable or find_executable()
+        path = executable or find_executable(is_visible=is_visible)
+        if is_visible:
+            _require_window(path)
         sandbox = _use_sandbox()
         driver = None
         if playwright is None:
@@ -108,12 +118,15 @@ class Browser:
                     executable_path=path,
                     timeout=LAUNCH_S * 1000,
                     args=list(_FLAGS),
+                    headless=not is_visible,
                     chromium_sandbox=sandbox,
                 )
                 return cls(running, _browser_pid(running), driver)
         except Error as error:
             if driver is not None:
                 driver.release()
+            if is_visible and path is None:
+                raise BrowserMissing(_NO_WINDOW.format("none is installed")) from error
             if path is None or "executable doesn't exist" in str(error).lower():
                 raise BrowserMissing(
                     "no Chromium found; install chromium-headless-shell or chromium with your "
@@ -267,6 +280,25 @@ class Browser:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_NO_WINDOW = (
+    "a visible browser needs Chromium itself, and {}; install the package chromium with your "
+    f"system's packages (apt install chromium), or run `playwright install chromium`, or set "
+    f"{VARIABLE} to one"
+)
+
+
+def _require_window(path: str | None) -> None:
+    """Check that the Chromium at `path` can show a window. Raises BrowserMissing."""
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if path is not None and "headless" in Path(path).name:
+        raise BrowserMissing(_NO_WINDOW.format(f"{path} is its headless shell"))
+    if sys.platform == "linux" and not has_display:
+        raise BrowserMissing(
+            "a visible browser needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; "
+            "run it in a graphical session, or under `xvfb-run`"
+        )
 
 
 def _use_sandbox() -> bool:

@@ -1,6 +1,7 @@
 """The agent's view of a web page, as frozen values without a browser."""
 
 from dataclasses import dataclass, replace
+from reprlib import repr as short_repr
 from typing import Literal
 
 Kind = Literal["element", "text", "ocr"]
@@ -46,7 +47,7 @@ class Cell:
 WHOLE_ROW = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """One node of a page: an element to act on, a text, or a line read by OCR.
 
@@ -80,8 +81,12 @@ class Node:
     cells: tuple[str, ...] = ()
     """Texts of the cells, of a node that is a whole row of texts; `name` joins them with bars."""
 
+    def __repr__(self) -> str:
+        number = "" if self.id is None else f" [{self.id}]"
+        return f"<Node {self.role}{number} {short_repr(self.name)}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Page:
     """One observation: the nodes of the current tab inside the viewport, and their surroundings."""
 
@@ -102,6 +107,10 @@ class Page:
     """True if the page may still show something by itself, so that a wait is of use."""
     uploads: tuple[str, ...] = ()
     """Names of files that may be uploaded; empty where the page takes none."""
+
+    def __repr__(self) -> str:
+        title, url = short_repr(self.title), self.url[:80]
+        return f"<Page {url} {title}, {len(self.nodes)} nodes>"
 
     def element(self, id: int) -> Node | None:
         """Return the node with this `id`, or None."""

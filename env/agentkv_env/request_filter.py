@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from playwright.sync_api import (
@@ -47,11 +48,20 @@ class RequestFilter:
     * shared workers are paused before their first statement.
     """
 
-    def __init__(self, context: BrowserContext, allow: AllowList, *, proxy: Proxy | None) -> None:
+    def __init__(
+        self,
+        context: BrowserContext,
+        allow: AllowList,
+        *,
+        proxy: Proxy | None,
+        bystanders: Collection[PlaywrightPage] = (),
+    ) -> None:
         """Prepare the filter; it refuses nothing before `install`.
 
-        `proxy` is None for a caller's context, where the caller's handlers come first.
+        `proxy` is None for a caller's context, where the caller's handlers come first. Requests of
+        `bystanders`, which are other pages of that context, are left alone.
         """
+        self._bystanders = bystanders
         self.allow = allow
         self.notices: list[str] = []
         self._context = context
@@ -209,13 +219,21 @@ class RequestFilter:
     def _on_request(self, route: Route) -> None:
         """Refuse or hold a request of a caller's context, or leave it to the caller's handlers."""
         request = route.request
-        if self.allow.refused.match(request.url):
+        if self._bystanders and self._is_bystanders(request):
+            route.fallback()
+        elif self.allow.refused.match(request.url):
             self._on_refused(route)
         elif request.resource_type == "document" and not self._has_passed(request):
             self._held[request.url.partition("#")[0]] += 1
             route.fulfill(status=200, content_type="text/html", body="<!doctype html>")
         else:
             route.fallback()
+
+    def _is_bystanders(self, request: Request) -> bool:
+        try:
+            return request.frame.page in self._bystanders
+        except Error:  # the first request of a window comes before its frame exists
+            return False
 
     def _has_passed(self, request: Request) -> bool:
         """Return whether a tab already sees the hops of this request; frames belong to a tab."""

@@ -55,6 +55,7 @@ class Session:
         secrets: Mapping[str, Secret],
         dialogs: Dialogs,
         stopwatch: Stopwatch | None = None,
+        bystanders: Sequence[PlaywrightPage] = (),
     ) -> None:
         """Use `Browser.session` or `Session.on` instead.
 
@@ -75,7 +76,7 @@ class Session:
         self._seen: tuple[Tab, Page] | None = None  # the page that was read last, and its tab
         self._interrupted = ""  # what a dialog interrupted, until the dialog is answered
         self._closed = False
-        self._filter = RequestFilter(self._context, allow, proxy=proxy)
+        self._filter = RequestFilter(self._context, allow, proxy=proxy, bystanders=bystanders)
         self._dialogs = PageDialogs(
             self._context,
             dialogs=dialogs,
@@ -124,6 +125,7 @@ class Session:
         files: Iterable[str | Path] = (),
         secrets: Mapping[str, Secret] | None = None,
         dialogs: Dialogs = "ask",
+        bystanders: Sequence[PlaywrightPage] = (),
     ) -> Self:
         """Open a session on a page that the caller owns.
 
@@ -153,6 +155,7 @@ class Session:
             page: a page of Playwright's synchronous API in Chromium.
             hosts, addresses, ocr, strict, timeout_s, files, secrets, dialogs: see
                 `Browser.session`. Handlers of the caller's that answer a dialog come first.
+            bystanders: other pages of the context, whose requests may go on to any host.
 
         Raises:
             TypeError: `page` is no such page.
@@ -183,6 +186,7 @@ class Session:
             uploads=Uploads(files),
             secrets=secrets or {},
             dialogs=dialogs,
+            bystanders=bystanders,
         )
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentkv.nearest import did_you_mean
 from agentkv_env.sites.world import World
 from agentkv_tasks import visualwebarena
 from agentkv_tasks.evaluate.pages import check_calls
@@ -169,7 +170,8 @@ def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
     if not path.exists():
         known = [*sorted(SUITES), *(f"{suite}:FILE" for suite in visualwebarena.SUITES)]
         raise SuiteError(
-            f"unknown suite or file '{written}'; suites: {', '.join(known)}; "
+            f"unknown suite or file '{written}'; {did_you_mean(written, known)}"
+            f"suites: {', '.join(known)}; "
             "or give a JSON file, a folder of JSON files, or a TOML file of sites"
         )
     if is_official:

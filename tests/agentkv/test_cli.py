@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from agentkv.cli import cli
 from agentkv.config import read_settings
+from agentkv.defaults import POLICY
 from agentkv.options import read_secrets
+from agentkv.policies.registry import NAMED
 from agentkv.terminal import Terminal
 from agentkv.trace import read_trace
 from agentkv_env.named_secrets import Secret
@@ -64,8 +66,28 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--tasks", "vwa76"], "unknown suite or file 'vwa76'; suites: miniwob, "),
+        (
+            ["run", "--tasks", "vwa76"],
+            "unknown suite or file 'vwa76'; did you mean 'vwa75'? suites",
+        ),
         (["run", "--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
+        (["run", "--policies", "lookbak"], "'lookbak'; did you mean 'lookback'? known: ada-"),
+        (
+            ["run", "--tasks", str(SMALL), "--model", "solutoin"],
+            "did you mean 'solution'? scripts: solution, stop",
+        ),
+        (["plan", "mine.gguf"], "mine.gguf is a GGUF file, which agentkv does not read; give the"),
+        (["plan", "me/model-GGUF"], "names a repository of GGUF files, which agentkv does not"),
+        (["act", "--goal", "x"], "give the start page with --url, or a Chrome with --connect"),
+        (["act", "--goal", "x", "--connect", "http://a.test:9222"], "is another machine"),
+        (
+            ["act", "--goal", "x", "--url", "http://a.test", "--confirm"],
+            "--confirm asks on a terminal, and standard input or error is none",
+        ),
+        (
+            ["act", "--goal", "x", "--url", "http://a.test", "--confirm", "--dry-run"],
+            "--confirm and --dry-run exclude one another",
+        ),
         (["run", "--policies", "full,,window"], "holds an empty name"),
         (["run", "--policies", "full,full"], "named twice"),
         (["run", "--seeds", "one"], "--seeds 'one': expected whole numbers"),
@@ -143,14 +165,31 @@ def test_a_placeholder_without_a_site_is_rejected(tmp_path: Path) -> None:
     assert "task 0 needs __GITLAB__" in result.output and "__SHOPPING__" in result.output
 
 
-def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_columns() -> None:
+def test_policies_are_listed_in_a_line_each_within_80_columns() -> None:
     lines = call("policies").output.splitlines()
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+    names = [line.split()[0] for line in lines if "  " in line]
+    assert sorted(names) == sorted(NAMED)
+    assert names.index("int4") < names.index("lookback-int8") < names.index("window")
+    assert not any(line.endswith("...") for line in lines)
+    assert f"The default is {POLICY}." in lines[-2]
+
+
+def test_policies_are_listed_with_their_parts_parameters_and_papers_within_80_columns() -> None:
+    lines = call("policies", "--long").output.splitlines()
     about = lines[lines.index("conf-kv-int8") :]
     assert "8 bits" in about[1] and about[2].count(" / ") == 5
     assert any("threshold=0.7" in line for line in about)
     assert "    CONF-KV (arXiv 2605.24786)" in about
     assert "    (no parameters)" in lines[lines.index("full") : lines.index("window")]
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+
+
+def test_a_budget_that_a_policy_ignores_is_said_in_a_line() -> None:
+    given = ("plan", "nano", "--policies", "full,window,int4", "--budget")
+    note = "agentkv: note: the budget 700 has no effect on full, int4, which keep every token"
+    assert [line for line in call(*given, "700").output.splitlines() if note in line]
+    assert "note" not in call("plan", "nano", "--policies", "full").output
 
 
 def test_one_policy_is_explained_down_to_its_parameters() -> None:
@@ -358,7 +397,7 @@ def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path
     out = tmp_path / "acted"
     given = ("act", "--url", "http://shop.localhost/", "--goal", "buy", "--out", str(out))
     result = call(*given, "--model", "stop", "--json")
-    step, end = map(json.loads, result.output.splitlines())
+    step, end = map(json.loads, result.stdout.splitlines())
     assert result.exit_code == 0
     assert (step["action"], step["url"]) == ("stop []", "http://shop.localhost/")
     assert end == {
@@ -373,4 +412,15 @@ def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path
     again = call(*given, "--model", "stop")
     assert again.exit_code == 2 and "has a trace.jsonl already" in again.output
     failed = call(*given[:5], "--model", "random", "--max-steps", "1")
-    assert failed.exit_code == 1 and "step_limit after 1 steps" in failed.output
+    assert failed.exit_code == 1 and "step_limit after 1 step" in failed.output
+
+
+@pytest.mark.browser
+def test_a_dry_run_looks_around_and_ends_before_the_first_change(tmp_path: Path) -> None:
+    given = ("act", "--url", "http://shop.localhost/", "--goal", "x", "--dry-run", "--json")
+    result = call(*given, "--model", "random")
+    *steps, end = map(json.loads, result.stdout.splitlines())
+    assert result.exit_code == 0 and end["status"] == "cancelled"
+    assert [step["error"] == "not done: cancelled" for step in steps][-1]
+    assert end["not_done"].startswith(steps[-1]["action"])
+    assert not {step["action"].split()[0] for step in steps[:-1]} - {"scroll", "go_back"}

@@ -102,14 +102,18 @@ def test_weights_are_counted_in_the_dtype_that_is_loaded(
 def test_what_fits_is_the_most_that_fits(
     llama: LlamaForCausalLM, tmp_path: Path, policy: str
 ) -> None:
-    folder, memory = str(save(llama, tmp_path)), 200_000
+    folder, memory = str(save(llama, tmp_path)), 800_000 if policy == "lookback-int8" else 200_000
 
     def peak(budget: int | None, num_tokens: int) -> int:
-        settings = read_settings(model=folder, policies=(policy,), budget=budget, chunk=CHUNK)
+        settings = read_settings(
+            model=folder, policies=(policy,), budget=budget, chunk=CHUNK, device="cpu"
+        )
         [plan] = plan_caches(settings, plan_model(settings), num_tokens=num_tokens, memory=memory)
-        return plan_model(settings).weights_nbytes + plan.peak_nbytes
+        return plan_model(settings).weights_nbytes + plan.peak_nbytes + plan.cold_nbytes
 
-    settings = read_settings(model=folder, policies=(policy,), budget=BUDGET, chunk=CHUNK)
+    settings = read_settings(
+        model=folder, policies=(policy,), budget=BUDGET, chunk=CHUNK, device="cpu"
+    )
     [plan] = plan_caches(settings, plan_model(settings), num_tokens=5000, memory=memory)
     if plan.keeps_all:
         assert peak(None, plan.most) <= memory < peak(None, plan.most + 1)
@@ -159,9 +163,37 @@ def test_the_command_prints_a_table_that_fits_80_columns() -> None:
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert lines[0].startswith("nano: weights 24.")
+    assert lines[0] == "nano: weights 24.0 MiB in float32, 32,768 positions"
+    assert lines[1].endswith("dense entries in bfloat16, sizes in MiB:")
+    assert not any(unit in line for line in lines[2:6] for unit in ("KiB", "MiB", "GiB"))
     assert [line.split()[0] for line in lines[3:6]] == ["full", "int4", "lookback-int8"]
     assert lines[3].rstrip().endswith("tokens") and "budget" in lines[5]
+
+
+def test_the_command_says_what_happens_beyond_the_positions_of_the_model() -> None:
+    given = ["plan", "nano", "--policies", "full,window,lookback-int8", "--device", "cpu"]
+    lines = CliRunner().invoke(cli, [*given, "--tokens", "40000"]).output.splitlines()
+    first = lines.index("40,000 tokens are more than the 32,768 positions of the model:")
+    assert lines[first + 1] == (
+        "  full: ends after 32,768 tokens, because the policy keeps every token"
+    )
+    assert lines[first + 2] == "  window, lookback-int8: goes on, with positions numbered anew"
+    assert "positions of the model" not in CliRunner().invoke(cli, given).output
+
+
+def test_on_a_cpu_cold_entries_count_in_all_and_in_what_fits(
+    llama: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    settings = read_settings(
+        model=str(save(llama, tmp_path)), policies=("lookback",), budget=BUDGET, device="cpu"
+    )
+    model = plan_model(settings)
+    (plan,) = plan_caches(settings, model, num_tokens=2000, memory=1 << 30)
+    assert plan.cold_nbytes > 0
+    needed = model.weights_nbytes + plan.peak_nbytes + plan.cold_nbytes
+    (fits,) = plan_caches(settings, model, num_tokens=2000, memory=needed)
+    (lacks,) = plan_caches(settings, model, num_tokens=2000, memory=needed - plan.cold_nbytes // 2)
+    assert lacks.most < BUDGET <= fits.most
 
 
 def test_the_command_names_a_wrong_option_in_one_line() -> None:

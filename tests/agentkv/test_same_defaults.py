@@ -1,17 +1,23 @@
 """The command line, settings files and Python begin with the same defaults."""
 
+import ast
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import agentkv
 from agentkv import cli
 from agentkv.config import RunSettings, read_settings
 from agentkv.defaults import POLICY
+from agentkv.models.local import LocalModel
+from agentkv.serve import command, front
 from agentkv_tasks.run.command import read_run
 
+ROOT = Path(__file__).parents[2]
 OPTIONS = {name: each.default for name, each in inspect.signature(cli.run).parameters.items()}
 OF_SETTINGS = {"timeout": "timeout_s", "checkpoint": "checkpoint_s"}
 """Options with another name than their setting."""
@@ -48,10 +54,37 @@ def test_a_script_plays_under_one_policy_wherever_it_is_named(tmp_path: Path) ->
     assert len(read_settings(path, policies=("full", "window")).policies) == 2
 
 
-def test_the_agent_the_server_and_act_have_one_default_policy() -> None:
-    agent = inspect.signature(agentkv.Agent).parameters["policy"].default
-    act = inspect.signature(cli.act).parameters["policy"].default
-    assert agent == act == POLICY
+def default_of(function: Callable[..., Any], name: str = "policy") -> Any:
+    return inspect.signature(function).parameters[name].default
+
+
+def test_every_door_has_the_one_default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_of(agentkv.Agent) == POLICY
+    assert default_of(agentkv.Cache.for_model) == POLICY
+    assert default_of(LocalModel.with_cache) == POLICY
+    assert default_of(cli.act) == POLICY
+    served: list[Any] = []
+    monkeypatch.setattr(front, "run_server", lambda run, *_, **__: served.append(run))
+    monkeypatch.setattr(command, "check", lambda *_: None)
+    assert CliRunner().invoke(cli.cli, ["serve"]).exit_code == 0
+    assert [policy.name for policy in served[0].policies] == [POLICY]
+    assert RunSettings().policies[-1].name == POLICY  # beside its baselines, full and int4
+    for name in ("serve", "run", "plan"):
+        shown = " ".join(CliRunner().invoke(cli.cli, [name, "--help"]).output.split())
+        assert f"{POLICY}" in shown, name
+
+
+def test_no_module_declares_the_default_policy_anew() -> None:
+    """Those of adapters too, whose packages may be missing here."""
+    naming = set()
+    for package in ("agentkv", "env/agentkv_env", "tasks/agentkv_tasks"):
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            if any(
+                isinstance(each, ast.Constant) and each.value == POLICY for each in ast.walk(tree)
+            ):
+                naming.add(str(path.relative_to(ROOT / "agentkv")))
+    assert naming == {"defaults.py", "policies/named.py", "policies/registry.py"}
 
 
 def test_an_agent_gives_nano_the_cache_that_a_run_gives_it() -> None:

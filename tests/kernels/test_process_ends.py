@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from agentkv_kernels.numba.compiled import FilePerSignature
+from agentkv_kernels.numba.compiled import FilePerSignature, telling_of_compilation
 
 WATCHED = """
 import atexit, os, signal, sys, threading, time
@@ -148,3 +148,14 @@ def test_a_first_run_that_is_interrupted_ends_by_the_interrupt(seconds, tmp_path
                 process.send_signal(signal.SIGINT)
         stderr = process.stderr.read()
         assert process.returncode in (1, -signal.SIGINT) and "KeyboardInterrupt" in stderr, stderr
+
+
+def test_compiling_is_announced_where_the_disk_does_not_hold_the_code(tmp_path):
+    heard = []
+    with telling_of_compilation(heard.append):
+        file = FilePerSignature(str(tmp_path), "kernel", "stamp")
+        assert file.load("(int16)") is None and heard == [False]
+        file.save("(int16)", "code for int16")
+        assert heard == [False, True]
+        assert file.load("(int16)") == "code for int16" and heard == [False, True]
+    assert file.load("(float32)") is None and heard == [False, True]

@@ -1,5 +1,6 @@
 """Tests for `agentkv.run` and `agentkv.report`."""
 
+import io
 import os
 import subprocess
 import sys
@@ -76,6 +77,13 @@ def test_a_quiet_run_leaves_the_output_of_its_caller_alone() -> None:
     before = sys.stdout
     with RunDisplay(console, title="x", totals={"full": 1}, rows=(), workers=1):
         assert sys.stdout is before
+
+
+def test_without_a_terminal_a_run_says_what_it_prepares_and_how_long_it_takes() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with RunDisplay(console, title="x", totals={"full": 1}, rows=(), workers=1) as display:
+        display.preparing("loading nano")
+    assert console.file.getvalue().splitlines() == ["x", "loading nano (00:00)"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,17 @@ compiled code is still right. It does not look at the functions that it calls or
 that it imports, so that after an update of this package, callers in unchanged files would go on
 with old code: they would read layouts that no longer hold.
 
+Compiling all of it takes a minute, which `telling_of_compilation` announces.
+
 No thread compiles while the process ends. LLVM's global state is destroyed then, and a daemon
 thread that still compiled would crash the process.
 """
 
 import atexit
+import contextlib
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,9 +61,19 @@ class FilePerSignature(IndexDataCacheFile):  # type: ignore[misc]  # Numba has n
         with self._open_for_write(self._path_of(key)) as file:
             for each in (self._version, (self._source_stamp, key), data):
                 file.write(self._dump(each))
+        _tell(is_over=True)
 
     def load(self, key: Any) -> Any:
-        """Return what was compiled for a key from the present sources, or None."""
+        """Return what was compiled for a key from the present sources, or None.
+
+        After None, Numba compiles it.
+        """
+        found = self._read(key)
+        if found is None:
+            _tell(is_over=False)
+        return found
+
+    def _read(self, key: Any) -> Any:
         try:
             with open(self._path_of(key), "rb") as file:
                 # another version's classes may not be here, so its file is not read on
@@ -73,6 +86,29 @@ class FilePerSignature(IndexDataCacheFile):  # type: ignore[misc]  # Numba has n
     def _path_of(self, key: Any) -> str:
         name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
         return f"{self._index_path.removesuffix('.nbi')}.{name}.nbc"
+
+
+_listeners: list[Callable[[bool], None]] = []
+
+
+@contextlib.contextmanager
+def telling_of_compilation(listener: Callable[[bool], None]) -> Iterator[None]:
+    """Tell `listener` of every function of this process that is compiled while the block runs.
+
+    It is called with False before a function is compiled that the disk does not hold, and with True
+    once the compiled code is on disk, in the thread that compiles. A function that calls others
+    encloses them.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def _tell(*, is_over: bool) -> None:
+    for listener in list(_listeners):
+        listener(is_over)
 
 
 @atexit.register

@@ -1,94 +1,113 @@
 """`agentkv act`: pursue one goal from one page, outside any suite."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from agentkv.build import load_run_model, make_acting, make_agent, resolved_parameters
-from agentkv.config import RunSettings
+from agentkv.config import SCRIPTED, RunSettings
 from agentkv.files import OutputPathError, require_folder
+from agentkv.progress import Listener, Progress
 from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_env.actions import Action
+from agentkv_env.attached import attached_page, other_pages, require_loopback
 from agentkv_env.browser import Browser
 from agentkv_env.hosts import host_of, is_web_address
 from agentkv_env.named_secrets import NamedSecrets, Secret
 from agentkv_env.ocr import Ocr, default_cache
+from agentkv_env.page import Page
 from agentkv_env.page_dialogs import Dialogs
+from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 
 TRACE = "trace.jsonl"
 """Name of the trace in the folder of `agentkv act --out`."""
 
+Verdict = Literal["yes", "no", "end"]
+"""Whether an action is carried out, or the episode ends before it."""
+
 
 class UrlError(ValueError):
     """An address that is not a web page."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the agent works."""
+
+    url: str | None
+    """The start page; None: what the tab at `endpoint` shows."""
+    endpoint: str | None = None
+    """Debugging port of a running Chrome; None: a browser of ours."""
+    is_visible: bool = False
+    """Show the window of our browser."""
+    secrets: Mapping[str, Secret] | None = None
+    """Secrets that the agent may type on their hosts, by name."""
+    dialogs: Dialogs = "ask"
+    """As in `Browser.session`."""
+
+
 def run_goal(
     settings: RunSettings,
-    url: str,
+    place: Place,
     goal: str,
     *,
     max_steps: int,
     on_step: Callable[[Step], None],
     out: Path | None = None,
-    secrets: Mapping[str, Secret] | None = None,
-    dialogs: Dialogs = "ask",
+    judge: Callable[[Page, Action], Verdict] | None = None,
+    on_progress: Listener | None = None,
 ) -> Episode:
-    """Run the agent with `goal`, starting at `url`, under the first policy of `settings`.
+    """Run the agent with `goal` under the first policy of `settings`.
 
-    The agent stays on the host of `url`. If `url` belongs to the embedded sites, as
+    The agent stays on the host of its start page. If that belongs to the embedded sites, as
     http://shop.localhost/ does, they are started.
 
     Args:
         out: folder for the trace and a screenshot of each page; None writes nothing.
-        secrets: secrets that the agent may type on their hosts, by name.
-        dialogs: as in `Browser.session`.
+        judge: asked before each action that may change something; None: all are carried out.
+        on_progress: told what is being done.
 
     Raises:
-        UrlError: `url` is not a web address.
+        UrlError: the start page is not a web address.
         OutputPathError: a ValueError; `out` cannot be written to, or has a trace already.
         ValueError: the policy or the model is unknown, or the goal names an unknown secret.
-        BrowserMissing: no browser was found.
+        BrowserMissing: no browser was found, or none that can show its window.
+        CannotAttach: a ValueError; no browser of the user's can be attached to.
         ActionFailed: the page did not load.
     """
-    if not is_web_address(url):
+    url = place.url
+    if url is not None and not is_web_address(url):
         raise UrlError(f"'{url}' is not a web address; expected http://host/...")
+    if place.endpoint is not None:
+        require_loopback(place.endpoint)
     if out is not None:
         require_folder(out)
         if (out / TRACE).exists():
             raise OutputPathError(f"--out {out} has a {TRACE} already; give another folder")
-    host, port = host_of(url), urlsplit(url).port
-    NamedSecrets(secrets).require(goal)
+    NamedSecrets(place.secrets).require(goal)
     policy = settings.policies[0]
     budget = resolved_parameters(settings, policy)["budget"]
     settings = settings.model_copy(update={"budget": budget})
     with contextlib.ExitStack() as stack:
-        hosts: tuple[str, ...] = (urlsplit(url).netloc.rpartition("@")[2],)
-        addresses: dict[str, str] = {}
-        if host.endswith(".localhost") and port is None:
-            server = stack.enter_context(Server(World(settings.world_seed)))
-            hosts, addresses = server.hosts, server.addresses
+        # the browser first: whatever is wrong with it is known before the model takes its time
+        session = stack.enter_context(_session(settings, place))
+        if on_progress is not None and settings.model not in SCRIPTED:
+            on_progress(Progress("loading", name=settings.model))
         local = load_run_model(settings)
         model = None if local is None else make_acting(settings, policy=policy, model=local)
         agent = make_agent(settings, model=model)
-        path = settings.browser_path
-        browser = stack.enter_context(Browser.launch(executable=str(path) if path else None))
-        session = stack.enter_context(
-            browser.session(
-                hosts=hosts,
-                addresses=addresses,
-                ocr=Ocr.find(default_cache()),
-                strict=settings.strict,
-                secrets=secrets,
-                dialogs=dialogs,
-            )
-        )
-        session.open(url)
+        agent.on_progress = on_progress
+        if url is not None and session.page.url != url:  # a tab of the user's may show it
+            session.open(url)
         trace = None
         if out is not None:
-            head = {"goal": goal, "url": url, "model": settings.model, "policy": policy.row_name}
+            head = {"goal": goal, "url": session.page.url if url is None else url}
+            head |= {"model": settings.model, "policy": policy.row_name}
             trace = stack.enter_context(TraceWriter(out / TRACE, head=head))
 
         def on_each(step: Step) -> None:
@@ -96,14 +115,66 @@ def run_goal(
                 trace.step(step)
             on_step(step)
 
-        episode = agent.run(
-            session,
+        opened = stack.enter_context(agent.open(session))
+
+        def approve(page: Page, action: Action) -> bool:
+            assert judge is not None
+            verdict = judge(page, action)
+            if verdict == "end":
+                opened.cancel()
+            return verdict == "yes"
+
+        episode = opened.do(
             goal,
             max_steps=max_steps,
             timeout_s=settings.timeout_s,
             on_step=on_each,
+            approve=None if judge is None else approve,
             screenshots=None if out is None else out / "screenshots",
         )
         if trace is not None:
             trace.end(episode)
         return episode
+
+
+@contextlib.contextmanager
+def _session(settings: RunSettings, place: Place) -> Iterator[Session]:
+    """Open a session in a browser of ours, or on a tab of the user's."""
+    url, ocr = place.url, Ocr.find(default_cache())
+    hosts: tuple[str, ...] | None = None
+    if url is not None:
+        hosts = (urlsplit(url).netloc.rpartition("@")[2],)
+    with contextlib.ExitStack() as stack:
+        if place.endpoint is not None:
+            page = stack.enter_context(attached_page(place.endpoint, url))
+            yield stack.enter_context(
+                Session.on(
+                    page,
+                    hosts=hosts,
+                    ocr=ocr,
+                    strict=settings.strict,
+                    secrets=place.secrets,
+                    dialogs=place.dialogs,
+                    bystanders=other_pages(page),
+                )
+            )
+            return
+        assert url is not None and hosts is not None, "a browser of ours shows nothing yet"
+        addresses: dict[str, str] = {}
+        if host_of(url).endswith(".localhost") and urlsplit(url).port is None:
+            server = stack.enter_context(Server(World(settings.world_seed)))
+            hosts, addresses = server.hosts, server.addresses
+        path = settings.browser_path
+        browser = stack.enter_context(
+            Browser.launch(executable=str(path) if path else None, is_visible=place.is_visible)
+        )
+        yield stack.enter_context(
+            browser.session(
+                hosts=hosts,
+                addresses=addresses,
+                ocr=ocr,
+                strict=settings.strict,
+                secrets=place.secrets,
+                dialogs=place.dialogs,
+            )
+        )

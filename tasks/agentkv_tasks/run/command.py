@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentkv.advice import advice_lines
-from agentkv.build import check_model, make_policy
+from agentkv.build import check_model, ignored_budget, make_policy
 from agentkv.config import SCRIPTED, RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
-from agentkv.options import default_out
+from agentkv.options import default_out, note
 from agentkv_env.hosts import is_web_address
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import names_in, placeholder
@@ -373,13 +373,14 @@ def run(prepared: Run, console: Console) -> Path:
         ]
         undone = {job.key for job in jobs}
         done = [row for row in results.rows if row.key in wanted - undone]
+        note(ignored_budget(plan.settings))
         for notice in (*prepared.notices, *prepared.limits):
             console.print(Text(notice, style="yellow"), soft_wrap=True)
         for line in mixed_versions([*results.rows, *_with_current_commit(results.rows)]):
             console.print(Text(f"{out}: {line}", style="yellow"), soft_wrap=True)
         if done:
-            note = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
-            console.print(Text(note), soft_wrap=True)
+            line = f"{out}: {len(done)} of {len(plan.jobs)} episodes are done; continuing"
+            console.print(Text(line), soft_wrap=True)
         if jobs:
             require_answers(plan)
         try:

@@ -53,6 +53,8 @@ class RunDisplay:
         self._seconds: list[float] = []
         self._num_begun = len(rows)
         self._live: Live | None = None
+        self._preparing = ""
+        self._began = time.monotonic()
         for row in rows:
             if row.policy in self._progress:
                 self._progress[row.policy].add(row)
@@ -71,7 +73,13 @@ class RunDisplay:
             self._live.update(self._view())
             self._live.stop()
 
+    def preparing(self, what: str) -> None:
+        self._preparing = what
+        if self._live is None:
+            self._console.print(Text(f"{what} ({_duration(self._elapsed)})"), soft_wrap=True)
+
     def started(self, job: Job) -> None:
+        self._preparing = ""
         self._running[job.key] = (job, None)
 
     def stepped(self, job: Job, step: Stepped) -> None:
@@ -124,9 +132,12 @@ class RunDisplay:
         if row.renumberings:
             cache += f", positions renumbered {row.renumberings}x"
         seed = f" seed {row.seed}" if row.seed else ""
+        left = self._time_left(total - done)
+        ends = left if left == "done" else f"{left} left"
         line = (
             f"[{done:>{len(str(total))}}/{total}] task {row.task_id:03} {row.policy}{seed}: "
-            f"{outcome}, {row.steps} steps{cache}, {row.seconds:.1f} s"
+            f"{outcome}, {row.steps} steps{cache}, {row.seconds:.1f} s "
+            f"({_duration(self._elapsed)} so far, {ends})"
         )
         return f"{line}; {row.error}" if row.status in FAILURES and row.error else line
 
@@ -137,7 +148,6 @@ class RunDisplay:
             table.add_column(name, justify="right", no_wrap=True)
         for name, progress in self._progress.items():
             done = progress.done
-            left = self._seconds_left(progress.total - done)
             table.add_row(
                 Text(name),
                 f"{done}/{progress.total}",
@@ -145,9 +155,12 @@ class RunDisplay:
                 human_bytes(progress.hot_bytes),
                 human_bytes(progress.cold_bytes or None),
                 human_bytes(progress.all_bytes),
-                "done" if done == progress.total else "-" if left is None else _clock(left),
+                self._time_left(progress.total - done),
             )
         lines: list[Text | Table] = [Text(self._title, style="bold", overflow="ellipsis"), table]
+        if self._preparing:
+            waiting = f"  {self._preparing}, {_duration(self._elapsed)}"
+            lines.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
         for job, step in self._running.values():
             steps = step.num_steps if step else 0
             what = f"  task {job.task.task_id:03} {job.policy.row_name}, step {steps}: "
@@ -155,14 +168,25 @@ class RunDisplay:
             lines.append(line)
         return Group(*lines)
 
+    def _time_left(self, episodes: int) -> str:
+        seconds = self._seconds_left(episodes)
+        return "done" if episodes == 0 else "-" if seconds is None else _duration(seconds)
+
     def _seconds_left(self, episodes: int) -> float | None:
         """Estimate the time for `episodes` from the duration of recent ones; None without any."""
         recent = self._seconds[-_RECENT:]
         return episodes * sum(recent) / len(recent) / self._workers if recent else None
 
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
 
-def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
+
+def _duration(seconds: float) -> str:
+    """Format seconds as `04:10`, or `1:04:10` and more hours."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 _LEGEND = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from agentkv.build import load_run_model, make_acting
 from agentkv.models.model import OutOfMemory
+from agentkv.progress import Progress, telling_of_compilation
 from agentkv_env.timing import Stopwatch
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
 from agentkv_tasks.provenance import processor
@@ -50,6 +51,11 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiling:
+    """Kernels are compiled that this machine has not compiled yet; sent once."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFailed:
     """The model or a policy does not exist; the message is for the user."""
 
@@ -61,7 +67,7 @@ class NewConnection:
     """Announces the handle of a worker's connection."""
 
 
-Status = ModelLoaded | Alive | LoadFailed
+Status = ModelLoaded | Alive | Compiling | LoadFailed
 
 
 def serve_model(control: Connection, log: Path, plan: Plan) -> None:
@@ -77,10 +83,19 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
 
         torch.set_num_threads(plan.threads)
         longest = max((task.intent for task in plan.suite.tasks), key=model.template.count)
-        for policy in plan.settings.policies:  # an impossible budget fails before the first episode
-            acting = make_acting(plan.settings, policy=policy, model=model)
-            acting.begin(longest)
-            model.warm_up(acting.new_cache())  # here, no episode's time passes
+        has_told = False
+
+        def tell(progress: Progress) -> None:
+            nonlocal has_told
+            if not has_told:
+                has_told = True
+                control.send(Compiling())
+
+        with telling_of_compilation(tell):
+            for policy in plan.settings.policies:  # an impossible budget fails before the episodes
+                acting = make_acting(plan.settings, policy=policy, model=model)
+                acting.begin(longest)
+                model.warm_up(acting.new_cache())  # here, no episode's time passes
     except ValueError as error:
         control.send(LoadFailed(str(error)))
         return

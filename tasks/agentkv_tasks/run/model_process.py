@@ -7,6 +7,7 @@ from multiprocessing import reduction
 from agentkv_tasks.run.child_process import ChildProcess
 from agentkv_tasks.run.model_host import (
     Alive,
+    Compiling,
     LoadFailed,
     ModelLoaded,
     NewConnection,
@@ -33,6 +34,8 @@ class ModelProcess:
         self.child = ChildProcess(context, serve_model, plan, what="the model's process", log=log)
         self.loaded: float | None = None
         """Time when the model was loaded, in monotonic seconds; None before."""
+        self.compiles = False
+        """True once it has said that it compiles kernels."""
         self._waiting: list[Connection] = []
 
     def open_connection(self) -> Connection:
@@ -68,6 +71,8 @@ class ModelProcess:
                     self._send_connection(self._waiting.pop(0))
             case LoadFailed():
                 raise CannotStart(status.message)
+            case Compiling():
+                self.compiles = True
             case Alive():
                 pass
 

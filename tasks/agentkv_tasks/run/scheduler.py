@@ -17,6 +17,7 @@ from typing import Protocol
 
 from agentkv.config import SCRIPTED
 from agentkv.files import WriteError
+from agentkv.progress import COMPILING
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import RETRIED, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, set_aside
@@ -66,6 +67,10 @@ class Rows(Protocol):
 
 class Display(Protocol):
     """Shows the progress of a run."""
+
+    def preparing(self, what: str) -> None:
+        """What the run does before its first episode."""
+        ...
 
     def started(self, job: Job) -> None:
         """An episode has begun."""
@@ -148,7 +153,10 @@ class _Scheduler:
         num_workers = self._waiting.num_workers(self._plan.settings.workers)
         try:
             if self._plan.settings.model not in SCRIPTED:
+                self._display.preparing(f"loading {self._plan.settings.model}")
                 self._model = ModelProcess(self._context, self._plan)
+            else:
+                self._display.preparing(_starting(num_workers))
             for number in range(num_workers):
                 self._start(number)
             while not self._waiting.is_over or any(slot.job for slot in self._slots.values()):
@@ -232,13 +240,22 @@ class _Scheduler:
         """Return True if the model's process works; otherwise replace it and all workers."""
         assert self._model is not None
         if self._model.child.connection in ready:
-            self._model.receive()
+            self._hear_model(self._model)
         if any(slot.child.exit_code == MODEL_GONE for slot in silent):
             self._model.child.wait(5)  # a worker may detect the death first
         failure = self._model.failure
         if failure is not None:
             self._replace_model(*failure)
         return failure is None
+
+    def _hear_model(self, model: ModelProcess) -> None:
+        """Handle a message of the model's process, and say what it has come to."""
+        was_loaded, compiled_before = model.loaded, model.compiles
+        model.receive()
+        if was_loaded is None and model.loaded is not None:
+            self._display.preparing(_starting(len(self._slots)))
+        elif model.compiles and not compiled_before:
+            self._display.preparing(COMPILING)
 
     def _replace_model(self, status: str, cause: str) -> None:
         """Record all current episodes as failed, and start a new model and new workers."""
@@ -338,6 +355,11 @@ class _Scheduler:
         row = replace(row, versions={**self._versions, **row.versions}, commit=self._commit)
         self._results.append(row)
         self._display.finished(job, row)
+
+
+def _starting(num_workers: int) -> str:
+    browsers = "a browser" if num_workers == 1 else f"{num_workers} browsers"
+    return f"starting {browsers} and the sites"
 
 
 def _shut_down(slot: _Slot) -> None:

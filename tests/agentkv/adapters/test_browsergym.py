@@ -59,8 +59,8 @@ def test_an_observation_reads_as_one_of_our_pages(gym: Gym) -> None:
 
 
 def test_a_box_that_is_half_checked_reads_as_mixed(gym: Gym) -> None:
-    gym.page.set_content("""<input type=checkbox aria-label=All id=all><button aria-pressed=mixed>Bold
-        </button><script>all.indeterminate = true</script>""")
+    gym.page.set_content("""<input type=checkbox aria-label=All id=all>
+        <button aria-pressed=mixed>Bold</button><script>all.indeterminate = true</script>""")
     states = [node.states for node in page_of(gym.observe(), Bids()).nodes]
     assert states == [("mixed",), ("mixed",)]
 

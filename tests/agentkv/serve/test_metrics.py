@@ -1,9 +1,11 @@
 """What the server says of itself."""
 
+import logging
 import re
 from collections.abc import Callable
 
 import prometheus_client.parser
+import pytest
 
 from agentkv.models.local import LocalModel
 from tests.agentkv.serve.conftest import CHATML, serving
@@ -40,6 +42,10 @@ def test_metrics_count_what_was_read_and_what_was_not(
         assert samples[("agentkv_requests_total", "/v1/chat/completions", "200")] == 2
         assert samples[("agentkv_requests_total", "/v1/chat/completions", "400")] == 1
         assert samples[("agentkv_first_token_seconds_count",)] == 2
+        seconds = samples[("agentkv_completion_seconds_total",)]
+        rate = samples[("agentkv_completion_tokens_per_second",)]
+        assert seconds > 0 and samples[("agentkv_prompt_seconds_total",)] > 0
+        assert rate == samples[("agentkv_completion_tokens_total",)] / seconds
         assert samples[("agentkv_sessions",)] == 1
         (session,) = served.engine.sessions
         assert samples[("agentkv_session_bytes",)] == session.nbytes > 0
@@ -52,3 +58,30 @@ def test_the_model_is_named(chat_model: Callable[[str], LocalModel]) -> None:
         assert [each["id"] for each in listed["data"]] == ["tiny"]
         _, one = send(served, b"", "/v1/models/tiny", "GET")
         assert one == listed["data"][0] and one["max_model_len"] == 32768
+
+
+def test_a_reply_is_logged_in_numbers_without_its_text(
+    chat_model: Callable[[str], LocalModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agentkv.requests")
+    with serving(chat_model(CHATML)) as served:
+        _, answer = send(served, GOOD)
+        served.idle()
+    usage = answer["usage"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "agentkv.requests"]
+    read = f"read {usage['prompt_tokens']} of {usage['prompt_tokens']} tokens in "
+    assert line.startswith(f"slot 0: {read}")
+    assert f", wrote {usage['completion_tokens']} in " in line and "tokens/s), " in line
+    assert "hello" not in line
+
+
+def test_any_model_is_answered_for_where_the_server_says_so(
+    chat_model: Callable[[str], LocalModel],
+) -> None:
+    asked = {**GOOD, "model": "gpt-4o"}
+    with serving(chat_model(CHATML), takes_any_model=True) as served:
+        status, answer = send(served, asked)
+        assert status == 200 and answer["model"] == "tiny"
+    with serving(chat_model(CHATML)) as served:
+        status, answer = send(served, asked)
+        assert status == 404 and "answers to other names with --any-model" in str(answer)

@@ -45,7 +45,7 @@ class WordsTemplate(ChatTemplate):
         text = "".join(f"{_sentence(line)}\n" for line in _LINE.findall(observation))
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._before_reply)]
 
-    def question(self, text: str) -> list[int]:
+    def question(self, text: str, *, form: str = "") -> list[int]:
         """Return what `goal` does: every question is answered in words."""
         return self.goal(text)
 

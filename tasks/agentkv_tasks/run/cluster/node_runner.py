@@ -158,6 +158,9 @@ class _Reporter:
             remove_traces(self._out, stem)
         self._events.put(Finished(row, files))
 
+    def preparing(self, what: str) -> None:
+        """Do nothing: each node would say it."""
+
     def started(self, job: Job) -> None:
         self._events.put(Started(job.key))
 

@@ -1,0 +1,74 @@
+"""`agentkv serve` on the terminal: what it does at its start, its address, a line per request."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from agentkv.config import RunSettings
+from agentkv.progress import Progress, telling_of_compilation
+from agentkv.serve.command import ServeSettings, load, prepare, serve
+from agentkv.serve.engine import REQUESTS
+from agentkv.status_line import StatusLine
+
+
+def run_server(
+    run: RunSettings,
+    settings: ServeSettings,
+    keys: Sequence[str],
+    *,
+    console: Console,
+    errors: Console,
+    kept: str,
+) -> None:
+    """Load the model, and serve until the process is told to stop.
+
+    Args:
+        console: writes to stdout, which gets the server's address.
+        errors: writes to stderr, which shows what the start is doing, and a line per request.
+        kept: what becomes of the sessions when the server stops.
+    """
+    with contextlib.ExitStack() as stack:
+        with StatusLine(errors) as status, telling_of_compilation(status):
+            status(Progress("loading", name=run.model))
+            prepared = stack.enter_context(prepare(load(run), run, settings, keys))
+        chosen = ", ".join(
+            each.policy if each.budget is None else f"{each.policy} ({each.budget})"
+            for each in prepared.policies
+        )
+        named = prepared.model
+        if named != run.model:
+            named = f"{named} ({run.model})"
+        if settings.takes_any_model:
+            named = f"{named}, under any name,"
+        told = f"serving model {named} at http://{settings.host}:{settings.port}/v1, with {chosen}"
+        console.print(Text(told), soft_wrap=True)
+        console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
+        with _lines_of_requests(errors):
+            serve(prepared, settings)
+
+
+@contextlib.contextmanager
+def _lines_of_requests(errors: Console) -> Iterator[None]:
+    """Print a line for each reply that ends while the block runs."""
+    handler = _Lines(errors)
+    before = REQUESTS.level
+    REQUESTS.setLevel(logging.INFO)
+    REQUESTS.addHandler(handler)
+    try:
+        yield
+    finally:
+        REQUESTS.removeHandler(handler)
+        REQUESTS.setLevel(before)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(Text(self.format(record), style="dim"), soft_wrap=True)
