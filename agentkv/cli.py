@@ -333,9 +333,11 @@ def act(
 ) -> None:
     """Run the agent on one page with one goal, and print its actions.
 
-    The exit code is 0 if the agent stopped by itself, and 1 if the episode ended otherwise.
+    The exit code is 0 if the agent stopped by itself, and 1 if the episode ended otherwise. Nothing
+    checks whether the goal was reached.
     """
     with options.for_people() as console:
+        from agentkv.advice import advice_on_model
         from agentkv.config import read_settings
         from agentkv_tasks.run.act import run_goal
 
@@ -354,6 +356,8 @@ def act(
             "browser_path": browser_path,
         }
         settings = read_settings(**options.without_none(given))
+        if (unknown := advice_on_model(model, url)) and not as_json:
+            console.print(Text(unknown, style="yellow"), soft_wrap=True)
         episode = run_goal(
             settings,
             url,
@@ -367,7 +371,7 @@ def act(
         answer = episode.secrets.mask(episode.answer)
         if as_json:
             end = {"status": episode.status, "answer": answer, "error": episode.error}
-            end |= {"advice": episode.advice}
+            end |= {"success": episode.success, "advice": episode.advice}
             typer.echo(plain(json.dumps({**end, "num_steps": len(episode.steps)})))
         else:
             said = f", answer: {answer}" if answer else ""
@@ -376,7 +380,7 @@ def act(
                 console.print(Text(episode.error, style="red"), soft_wrap=True)
             if episode.advice:
                 console.print(Text(episode.advice, style="yellow"), soft_wrap=True)
-        if not episode.success:
+        if episode.status != "stopped":
             raise typer.Exit(1)
 
 

@@ -168,12 +168,9 @@ class Episode:
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
-
-    @property
-    def success(self) -> bool:
-        """True if the episode ended with a stop. Only a task's evaluator can tell if the answer is
-        right."""
-        return self.status == "stopped"
+    success: bool | None = None
+    """Whether an evaluator accepted the episode. None: nothing scored it, and whether the answer is
+    right is unknown, also where `status` is `stopped`."""
 
     @property
     def advice(self) -> str:
