@@ -1,5 +1,6 @@
 # `make run` and `make test` set everything up on a fresh Debian or Ubuntu machine.
 # RUN_ARGS goes to `agentkv run`: make run RUN_ARGS="--fresh --limit 5"
+# TORCH_INDEX is the only package index that torch is taken from, such as one of CPU builds; empty: wherever pip looks.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -8,6 +9,8 @@ BIN := .venv/bin
 # Tests start hundreds of processes; each compiles every module anew where nothing may be written beside it.
 export PYTHONDONTWRITEBYTECODE :=
 RUN_ARGS ?=
+TORCH_INDEX ?=
+CPU_INDEX = https://download.pytorch.org/whl/cpu
 SOAK_ARGS ?=
 GPU_ARGS ?=
 OLDEST = 'torch==2.6.*' 'transformers==4.57.*'
@@ -45,19 +48,37 @@ system:
 	install $$how >"$$log" 2>&1 || { tail -n 3 "$$log" >&2; \
 	  echo "could not install $${need[*]}; run as root: $$line (on Ubuntu use chromium-browser for the browser)" >&2; exit 1; }
 
+# Of pip's lines, the packages of 10 MB and more, and the last step. Reasons of a failure are on the other stream.
+LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$$/ {$$1 = $$1; print "  " $$0; fflush()} \
+  /^Installing collected/ {print "  unpacking"; fflush()}'
+
+# For Linux, the torch of PyPI is a CUDA build that needs NVIDIA's libraries (docs/index.md). What is to come is said first, and
+# nothing is fetched that the disk cannot hold. Sizes in GB, of one installation each: download, disk here.
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON_IS_NEW_ENOUGH)
-	@echo "setting up .venv (about a minute)"
+	@echo "setting up .venv"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu]' \
-	  || { echo "pip could not install agentkv: its reason stands above; mend it and run make setup again" >&2; exit 1; }
+	@failed() { echo "pip could not install $$1: its reason stands above; mend it and run make setup again" >&2; exit 1; }; \
+	pip="$(BIN)/pip install --disable-pip-version-check -c constraints.txt"; \
+	from=(); [ -z "$(TORCH_INDEX)" ] || from=(--index-url "$(TORCH_INDEX)"); \
+	found=$$($$pip --dry-run --quiet --no-deps --report - "$${from[@]}" torch) || failed torch; \
+	if [ "$$(uname)" = Linux ] && grep -q '"nvidia-' <<<"$$found"; then \
+	  echo "found a CUDA build of torch: 2.9 GB to download, 5.3 GB on disk, and 6 GB more while pip works; ten minutes or so"; \
+	  echo "without a GPU, stop here (Ctrl-C) and take a CPU build: make setup TORCH_INDEX=$(CPU_INDEX)"; \
+	  need=6; \
+	else echo "found a CPU build of torch: 0.4 GB to download, 1.4 GB on disk; about two minutes"; need=2; fi; \
+	free=$$(df -Pk . | awk 'NR == 2 {print int($$4 / 1000000)}'); \
+	[ "$$free" -ge "$$need" ] || { echo "$$free GB are free here; the set-up needs $$need GB" >&2; exit 1; }; \
+	if [ -n "$(TORCH_INDEX)" ]; then $$pip --no-deps "$${from[@]}" torch | $(LARGE_PACKAGES) || failed torch; fi; \
+	$$pip -e '.[cpu]' | $(LARGE_PACKAGES) || failed agentkv; \
+	echo "installed: $$(du -sm .venv | cut -f1) MB in .venv; commands: . .venv/bin/activate, or .venv/bin/agentkv"
 	@touch $@
 
 # The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
 # of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
 .venv/tests: .venv/installed
-	@echo "setting up the tests (about half a minute)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' \
+	@echo "setting up the tests (0.4 GB to download, 1.2 GB on disk; about a minute)"
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' | $(LARGE_PACKAGES) \
 	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
 	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference browsergym-core \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }

@@ -42,6 +42,7 @@ _MODULES = {
     "run": "agentkv_tasks.from_python",
     "policy": "agentkv.policies.registry",
     "scored": "agentkv.policies.registry",
+    "sites": "agentkv.browsing",
 }
 
 __all__ = sorted(_MODULES)  # noqa: PLE0605

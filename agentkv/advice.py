@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from agentkv_env.hosts import host_of
+
 ADVICE: Mapping[str, str] = {
     "repetition": "the model repeats itself; name the steps in the goal, sample with a temperature "
     "such as 0.7, or take a model that was trained to act on pages",
@@ -18,6 +20,21 @@ ADVICE: Mapping[str, str] = {
 }
 """Per status of an episode (`agentkv.trace.Status`), what happened and what to try, in the names of
 settings. The other statuses need no advice, or only the error has it."""
+
+
+def advice_on_model(model: str, url: str) -> str:
+    """Return what to expect of the model `model` on the page `url`; empty where it may be right.
+
+    Args:
+        model: name of a model, as in `agentkv.load_model`.
+        url: address of a web page.
+    """
+    if model != "nano" or host_of(url).endswith(".localhost"):
+        return ""
+    return (
+        "nano knows the embedded sites alone (http://wiki.localhost/ and others); on this page its "
+        "actions and answers are chance; give a chat model: --model FOLDER or --model OWNER/NAME"
+    )
 
 
 def advice_lines(statuses: Sequence[str]) -> list[str]:

@@ -1,11 +1,13 @@
-"""A browser page to try an agent on, in the Chromium that `agentkv doctor` finds."""
+"""A browser page to try an agent on, in the Chromium that `agentkv doctor` finds, and sites."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from playwright.sync_api import Page, sync_playwright
 
 from agentkv_env.browser import find_executable
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
 
 
 @contextmanager
@@ -26,3 +28,17 @@ def browser() -> Iterator[Page]:
             yield running.new_page()
         finally:
             running.close()
+
+
+@contextmanager
+def sites(world_seed: int = 75) -> Iterator[Mapping[str, str]]:
+    """Serve the embedded sites on this machine; yield their addresses by name, such as `wiki`.
+
+    These are the sites of vwa75, on which nano was trained. They stop, and forget what was done on
+    them, when the context exits. `agentkv sites` serves the same sites from the command line.
+
+    Args:
+        world_seed: names, texts and prices of the sites are drawn from this number.
+    """
+    with Server(World(world_seed)) as server:
+        yield server.origins

@@ -367,9 +367,11 @@ def act(
     """Run the agent on one page with one goal, and print its actions.
 
     What it is doing is on stderr. The exit code is 0 if the agent stopped by itself, or a dry run
-    came to an action, and 1 if the episode ended otherwise.
+    came to an action, and 1 if the episode ended otherwise. Nothing checks whether the goal was
+    reached.
     """
     with options.for_people() as console:
+        from agentkv.advice import advice_on_model
         from agentkv.build import ignored_budget
         from agentkv.config import read_settings
         from agentkv.status_line import StatusLine
@@ -412,6 +414,7 @@ def act(
                 as_json=as_json,
             )
             options.note(ignored_budget(settings))
+            options.note(advice_on_model(model, url or ""))
             episode = run_goal(
                 settings,
                 place,

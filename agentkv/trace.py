@@ -177,6 +177,9 @@ class Episode(Generic[A]):
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
+    success: bool | None = None
+    """Whether an evaluator accepted the episode. None: nothing scored it, and whether the answer is
+    right is unknown, also where `status` is `stopped`."""
 
     def __repr__(self) -> str:
         count = f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"
@@ -189,12 +192,6 @@ class Episode(Generic[A]):
         answer: object = self.answer
         text = answer.model_dump_json() if isinstance(answer, BaseModel) else str(answer or "")
         return self.secrets.mask(text)
-
-    @property
-    def success(self) -> bool:
-        """True if the episode ended with a stop. Only a task's evaluator can tell if the answer is
-        right."""
-        return self.status == "stopped"
 
     @property
     def advice(self) -> str:

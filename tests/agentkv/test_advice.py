@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from typer.testing import CliRunner
 
-from agentkv.advice import ADVICE, advice_lines
+from agentkv.advice import ADVICE, advice_lines, advice_on_model
 from agentkv.cli import cli
 from agentkv.config import RunSettings
 from agentkv.trace import Episode, Status
@@ -49,6 +49,23 @@ def test_act_says_what_to_try(as_json: bool) -> None:
     last = result.output.splitlines()[-1]
     assert result.exit_code == 1 and "step_limit" in result.output
     assert (json.loads(last)["advice"] if as_json else last) == ADVICE["step_limit"]
+
+
+def test_a_page_that_nano_does_not_know_is_said_before_it_is_loaded(tmp_path: Path) -> None:
+    assert advice_on_model("nano", "http://wiki.localhost/wiki/Elmere") == ""
+    assert advice_on_model("nano", "http://shop.localhost:8075/") == ""
+    assert advice_on_model("/models/chat", "http://orders.example/") == ""
+    file = tmp_path / "file"
+    file.touch()
+    given = ("act", "--url", "http://orders.example/", "--goal", "buy", "--out", str(file))
+    result = CliRunner().invoke(cli, given)
+    assert result.exit_code == 2 and "--model FOLDER" in result.output.splitlines()[0]
+
+
+def test_whether_an_episode_that_nothing_scored_succeeded_is_unknown() -> None:
+    stopped = Episode("stopped", "blue", (), 1.0)
+    assert stopped.success is None
+    assert dataclasses.replace(stopped, success=True).success
 
 
 def test_a_report_says_what_to_try(row: Callable[..., Row], tmp_path: Path) -> None:

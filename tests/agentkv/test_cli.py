@@ -404,6 +404,7 @@ def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path
         "status": "stopped",
         "answer": "",
         "error": "",
+        "success": None,
         "advice": "",
         "num_steps": 1,
     }

@@ -8,6 +8,7 @@ import pytest
 from agentkv.build import make_policy
 from agentkv.config import PolicySettings
 from agentkv.policies.registry import NAMED
+from agentkv_env.sites.world import World
 from tests.own_thread import in_own_thread
 
 ROOT = Path(__file__).parents[2]
@@ -31,11 +32,25 @@ def test_every_page_has_a_snippet(page: str) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("page, block", BLOCKS)
-def test_a_snippet_runs_as_written(
-    page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_snippet_runs_as_written_and_prints_what_it_says(
+    page: str,
+    block: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     in_own_thread(exec, compile(block, page, "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in re.findall(r"# -> (.+)", block) if line not in printed] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/agent.md"])
+def test_the_first_agent_answers_what_its_page_says(page: str) -> None:
+    motto = World(75).wiki.town("Kalburg").motto
+    agents = [param.values[1] for param in BLOCKS if param.values[0] == page]
+    first = next(block for block in agents if "agentkv.Agent(" in str(block))
+    assert "coat of arms of Kalburg?" in str(first) and f"# -> stopped {motto}\n" in str(first)
 
 
 def test_the_policies_page_names_every_policy() -> None:

@@ -105,8 +105,12 @@ class ActTerminal:
         """Print how the episode ended."""
         answer = episode.secrets.mask(episode.answer)
         if self._as_json:
-            end = {"status": episode.status, "answer": answer, "error": episode.error}
-            end |= {"advice": episode.advice}
+            end: dict[str, object] = {
+                "status": episode.status,
+                "answer": answer,
+                "error": episode.error,
+            }
+            end |= {"success": episode.success, "advice": episode.advice}
             if self._stopped_before:
                 end |= {"not_done": self._stopped_before}
             print(plain(json.dumps({**end, "num_steps": len(episode.steps)})), flush=True)

@@ -291,7 +291,7 @@ def test_an_action_that_is_refused_again_and_again_ends_the_episode(
         raise ActionRefused("no")
 
     episode = Agent(FixedReplies(["done\n```stop []```"])).run(session, "goal", before_action=never)
-    assert (episode.status, len(episode.steps), episode.success) == ("repetition", 5, False)
+    assert (episode.status, len(episode.steps)) == ("repetition", 5)
 
 
 def test_a_hook_that_returns_neither_an_action_nor_none_is_told_so(
