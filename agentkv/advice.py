@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agentkv_env.hosts import host_of
+from agentkv_env.hosts import host_of, is_web_address
 
 ADVICE: Mapping[str, str] = {
     "repetition": "the model repeats itself; name the steps in the goal, sample with a temperature "
@@ -29,7 +29,7 @@ def advice_on_model(model: str, url: str) -> str:
         model: name of a model, as in `agentkv.load_model`.
         url: address of a web page.
     """
-    if model != "nano" or host_of(url).endswith(".localhost"):
+    if model != "nano" or (is_web_address(url) and host_of(url).endswith(".localhost")):
         return ""
     return (
         "nano knows the embedded sites alone (http://wiki.localhost/ and others); on this page its "

@@ -40,7 +40,7 @@ FLOORS = {
         "changes driver named_secrets nodes page_script request_filter uploads",
         "page_dialogs tab",
         "place tabs",
-        "choices keyed",
+        "choices keyed reader",
         "writing",
         "fields",
         "executor",
