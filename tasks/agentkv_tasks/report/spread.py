@@ -8,11 +8,11 @@ from agentkv_tasks.report.summary import Summary, compare
 from agentkv_tasks.results import Row
 
 WHY = (
-    "Equal settings give equal episodes only with --deterministic, and once compiled kernels are "
-    "loaded: otherwise replies of several workers share forwards, which changes their rounding, "
-    "and rounding can change a token."
+    "Equal settings are sure to give equal episodes only with --deterministic, with compiled "
+    "kernels loaded and the same code: otherwise replies of several workers share forwards, which "
+    "changes their rounding, and rounding can change a token."
 )
-"""Why repeats differ."""
+"""Why repeats can differ."""
 
 
 @dataclass(frozen=True, slots=True)
