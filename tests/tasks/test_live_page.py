@@ -1,16 +1,15 @@
 """While a run goes on, a page in the place of its report shows what is done and what is left."""
 
-import os
+import io
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from rich.console import Console
 
 from agentkv_tasks.report.live import LivePage, Playing, Progress
 from agentkv_tasks.results import Row
-from tests.tasks.runs import complete_rows, finish, start, wait_for_rows
+from agentkv_tasks.run.display import RunDisplay
 
 MakeRow = Callable[..., Row]
 REFRESH = '<meta http-equiv="refresh"'
@@ -42,15 +41,11 @@ def test_the_page_says_what_is_done_and_what_is_left(tmp_path: Path, row: MakeRo
     assert REFRESH in path.read_text() and "<script" not in path.read_text()
 
 
-@pytest.mark.browser
-def test_a_run_shows_a_live_page_until_its_report_takes_the_place(tmp_path: Path) -> None:
-    many = ("--tasks", "vwa75", "--limit", "30")
-    run = start(tmp_path, *many, "--model", "solution", "--workers", "1")
-    wait_for_rows(tmp_path, 1)
-    assert REFRESH in (tmp_path / "report.html").read_text()
-    os.kill(run.pid, signal.SIGINT)
-    output = finish(run)
-    assert "live report: " in output
-    report = (tmp_path / "report.html").read_text()
-    assert complete_rows(tmp_path) and REFRESH not in report and "By task" in report
-    assert "The run is not finished: " in report
+def test_a_run_that_ends_without_a_row_leaves_a_page_that_does_not_reload(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    page = LivePage(path, title="small")
+    console = Console(file=io.StringIO())
+    with RunDisplay(console, title="small", totals={"full": 2}, rows=(), workers=1, page=page):
+        assert REFRESH in path.read_text() and "sites are starting" in path.read_text()
+    assert REFRESH not in path.read_text()
+    assert "0 of 2 episodes are done; the run is over." in text_of(path)

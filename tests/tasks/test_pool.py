@@ -92,6 +92,20 @@ def test_runs_of_equal_settings_are_repeats_that_show_their_spread(
     assert "<h2>Repeats" not in alone and "may give other figures" in alone
 
 
+def test_repeats_are_compared_on_the_tasks_that_all_of_them_played(
+    write: Callable[..., Path], row: MakeRow
+) -> None:
+    folders = [
+        write("a", *repeats(row, {"full": 5}, seconds=1.0)),
+        write("b", *repeats(row, {"full": 5}, seconds=2.0)[:4]),
+    ]
+    rows = [each for of in pooled(read_runs(folders)).values() for each in of]
+    (full,) = spreads(summarize(rows))
+    assert [(each.num_successes, each.num_episodes) for each in full.solved] == [(4, 4), (4, 4)]
+    assert (full.num_tasks, full.num_changed) == (4, 0)
+    assert "Repeats of the run solved the same tasks." in write_report(*folders).read_text()
+
+
 def test_repeats_of_one_task_are_one_cluster(write: Callable[..., Path], row: MakeRow) -> None:
     folders = [
         write(str(number), *repeats(row, {"full": 8, "window": 7}, seconds=number))

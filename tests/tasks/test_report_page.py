@@ -1,10 +1,8 @@
 """The report in a browser: it filters tasks, fits the screen, and can be read without scripts."""
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -24,29 +22,14 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def look() -> Iterator[Look]:
     """A function that calls another one with a browser, in the thread that owns the browser."""
-    asked: SimpleQueue[tuple[Callable[[Browser], object], Future[object]] | None] = SimpleQueue()
-
-    def serve() -> None:  # another test of this process may hold Playwright's loop
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=find_executable())
-            while (each := asked.get()) is not None:
-                do, answer = each
-                try:
-                    answer.set_result(do(browser))
-                except BaseException as error:
-                    answer.set_exception(error)
-            browser.close()
-
-    def ask(do: Callable[[Browser], object]) -> object:
-        answer: Future[object] = Future()
-        asked.put((do, answer))
-        return answer.result(timeout=60)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield ask
-    asked.put(None)
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:  # another test may hold Playwright's loop in this thread
+        playwright = pool.submit(sync_playwright().start).result()
+        browser = pool.submit(
+            playwright.chromium.launch, executable_path=find_executable()
+        ).result()
+        yield lambda do: pool.submit(do, browser).result()
+        pool.submit(browser.close).result()
+        pool.submit(playwright.stop).result()
 
 
 POLICIES = ("full", "int4", "int8", "window", "streaming-int8", "lookback-int8", "h2o", "snapkv")

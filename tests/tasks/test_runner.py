@@ -104,12 +104,14 @@ def test_the_episode_of_a_killed_browser_is_played_again_in_another_one(tmp_path
 def test_an_interrupted_run_leaves_complete_rows_a_table_and_a_report(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--seeds", "0,1,2,3,4,5,6,7", "--workers", "1")
     wait_for_rows(tmp_path, 2)
+    page, reload = tmp_path / "report.html", '<meta http-equiv="refresh"'
+    assert reload in page.read_text()
     family = workers_of(process.pid)
     process.send_signal(signal.SIGINT)
     output = finish(process)
     assert process.returncode == 130
     assert "success" in output and "report.html" in output and "Traceback" not in output
-    assert (tmp_path / "report.html").exists()
+    assert reload not in page.read_text() and "The run is not finished: " in page.read_text()
     assert 2 <= len(complete_rows(tmp_path)) < 32
     wait_until_gone(family)
 

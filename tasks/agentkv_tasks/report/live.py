@@ -106,6 +106,8 @@ class LivePage:
         progress: Mapping[str, Progress],
         playing: Sequence[Playing],
         seconds_left: float | None,
+        *,
+        has_ended: bool = False,
     ) -> None:
         """Write the page.
 
@@ -113,6 +115,7 @@ class LivePage:
             progress: by policy.
             playing: episodes that are being played.
             seconds_left: estimate for all that is left; None if unknown.
+            has_ended: the run is over, finished or not, and the page does not reload itself.
 
         Raises:
             WriteError: the page could not be written.
@@ -123,6 +126,7 @@ class LivePage:
             begun=self._begun.strftime("%Y-%m-%d %H:%M"),
             written=datetime.now(UTC).strftime("%H:%M:%S"),
             every=round(EVERY_S),
+            has_ended=has_ended,
             progress=progress,
             done=sum(each.done for each in progress.values()),
             total=sum(each.total for each in progress.values()),

@@ -8,16 +8,17 @@ from agentkv_tasks.report.summary import Summary, compare
 from agentkv_tasks.results import Row
 
 WHY = (
-    "Equal settings give equal episodes only with --deterministic, and once compiled kernels are "
-    "loaded: otherwise replies of several workers share forwards, which changes their rounding, "
-    "and rounding can change a token."
+    "Equal settings are sure to give equal episodes only with --deterministic, with compiled "
+    "kernels loaded and the same code: otherwise replies of several workers share forwards, which "
+    "changes their rounding, and rounding can change a token."
 )
-"""Why repeats differ."""
+"""Why repeats can differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The repeats of one policy. Those of other seeds are repeats as well."""
+    """The repeats of one policy, on the tasks that all of them played. Those of other seeds are
+    repeats as well."""
 
     label: str
     solved: tuple[Rate, ...]
@@ -27,7 +28,6 @@ class Spread:
     num_changed: int
     """Tasks that some repeats solved and others did not."""
     num_tasks: int
-    """Tasks that were played more than once."""
 
     @property
     def least(self) -> int:
@@ -41,22 +41,27 @@ class Spread:
 
 
 def spreads(summaries: Sequence[Summary]) -> list[Spread]:
-    """Return the spread of each policy; nothing if no episode was played more than once."""
-    if len({(row.seed, row.repeat) for each in summaries for row in each.rows}) < 2:
-        return []
+    """Return the spread of each policy of which a task was played more than once."""
     found = []
     for summary in summaries:
+        repeats = _repeats(summary.rows)
+        played = [{(row.world_seed, row.task_id) for row in rows} for rows in repeats.values()]
+        common = set.intersection(*played)
+        if len(repeats) < 2 or not common:
+            continue
+        own = {
+            place: [row for row in rows if (row.world_seed, row.task_id) in common]
+            for place, rows in repeats.items()
+        }
         baseline = next(
             each
             for each in summaries
             if (each.suite, each.model) == (summary.suite, summary.model) and each.against is None
         )
-        theirs = _repeats(baseline.rows)
-        own = _repeats(summary.rows)
-        outcomes: dict[tuple[int, int], list[bool]] = {}
-        for row in summary.rows:
-            outcomes.setdefault((row.world_seed, row.task_id), []).append(row.success)
-        again = [each for each in outcomes.values() if len(each) > 1]
+        theirs = {} if summary is baseline else _repeats(baseline.rows)
+        outcomes: dict[tuple[int, int], set[bool]] = {}
+        for row in (row for rows in own.values() for row in rows):
+            outcomes.setdefault((row.world_seed, row.task_id), set()).add(row.success)
         found.append(
             Spread(
                 summary.label,
@@ -64,10 +69,10 @@ def spreads(summaries: Sequence[Summary]) -> list[Spread]:
                 tuple(
                     compare(theirs[place], rows).p_value
                     for place, rows in own.items()
-                    if summary is not baseline and place in theirs
+                    if place in theirs
                 ),
-                sum(len(set(each)) > 1 for each in again),
-                len(again),
+                sum(len(each) > 1 for each in outcomes.values()),
+                len(common),
             )
         )
     return found

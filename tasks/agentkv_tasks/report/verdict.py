@@ -191,6 +191,8 @@ def _failed(summaries: Sequence[Summary]) -> tuple[str, ...]:
 
 
 def _repeated(summaries: Sequence[Summary], spreads: Sequence[Spread]) -> tuple[str, ...]:
+    if spreads and not any(each.num_changed for each in spreads):
+        return ("Repeats of the run solved the same tasks.",)
     if spreads:
         shown = "; ".join(
             f"{each.label} {each.least} to {each.most}"

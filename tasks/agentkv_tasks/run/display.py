@@ -72,6 +72,7 @@ class RunDisplay:
         if self._live is not None:
             self._live.update(self._view())
             self._live.stop()
+        self._write_page(has_ended=True)  # a report takes its place, unless there is no row
 
     def preparing(self, what: str) -> None:
         self._preparing = what
@@ -106,7 +107,7 @@ class RunDisplay:
         if self._page is not None and self._page.is_due:
             self._write_page()
 
-    def _write_page(self) -> None:
+    def _write_page(self, *, has_ended: bool = False) -> None:
         if self._page is None:
             return
         playing = [
@@ -117,7 +118,7 @@ class RunDisplay:
         ]
         left = sum(each.total - each.done for each in self._progress.values())
         try:
-            self._page.write(self._progress, playing, self._seconds_left(left))
+            self._page.write(self._progress, playing, self._seconds_left(left), has_ended=has_ended)
         except WriteError as lost:  # rows matter more than the page
             self._page = None
             self._console.print(Text(f"no live page: {lost}", style="yellow"), soft_wrap=True)
