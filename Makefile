@@ -66,7 +66,7 @@ LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$
 	  echo "found a CUDA build of torch: 2.9 GB to download, 5.3 GB on disk, and 6 GB more while pip works; ten minutes or so"; \
 	  echo "without a GPU, stop here (Ctrl-C) and take a CPU build: make setup TORCH_INDEX=$(CPU_INDEX)"; \
 	  need=6; \
-	else echo "found a CPU build of torch: 0.4 GB to download, 1.4 GB on disk; about two minutes"; need=2; fi; \
+	else echo "found a CPU build of torch: 0.4 GB to download, 1.6 GB on disk; a few minutes"; need=2; fi; \
 	free=$$(df -Pk . | awk 'NR == 2 {print int($$4 / 1000000)}'); \
 	[ "$$free" -ge "$$need" ] || { echo "$$free GB are free here; the set-up needs $$need GB" >&2; exit 1; }; \
 	if [ -n "$(TORCH_INDEX)" ]; then $$pip --no-deps "$${from[@]}" torch | $(LARGE_PACKAGES) || failed torch; fi; \
@@ -77,7 +77,7 @@ LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$
 # The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
 # of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
 .venv/tests: .venv/installed
-	@echo "setting up the tests (0.4 GB to download, 1.2 GB on disk; about a minute)"
+	@echo "setting up the tests (1 GB more on disk; a minute or two)"
 	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' | $(LARGE_PACKAGES) \
 	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
 	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference browsergym-core \

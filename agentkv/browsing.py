@@ -1,4 +1,4 @@
-"""A browser page to try an agent on, in the Chromium that `agentkv doctor` finds, and sites."""
+"""A browser page to try an agent on, in the Chromium that `agentkv doctor` finds, and its sites."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,0 +1,97 @@
+"""Write docs/first-hour.md: the README's commands as typed, with what they print.
+
+    python -m tests.docs.first_hour            # from the repository, with its environment
+
+The commands run one after the other in a new clone with a new home, at 80 columns.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "first-hour.md"
+SET_UP = ("git clone", "cd ", "make ", ". .venv/")
+"""Beginnings of commands that set up or check the repository; the page has no output of them."""
+STAYS = ("agentkv serve", "agentkv sites", "agentkv mcp")
+"""Beginnings of commands that run until somebody stops them."""
+NEEDS_MODEL = "./my-model"
+"""A folder that only the reader has; commands with it are not run."""
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands in a page's indented blocks, in order, without comments."""
+    typed = re.findall(r"^    ((?:agentkv|make|git clone|cd|\.) .*)$", text, re.M)
+    return [re.split(r"\s{2,}#", line)[0].strip() for line in typed]
+
+
+def is_run(command: str) -> bool:
+    """Whether the page shows the output of `command`."""
+    return not command.startswith((*SET_UP, *STAYS)) and NEEDS_MODEL not in command
+
+
+def snippets(text: str) -> list[str]:
+    """Return the page's Python blocks, in order."""
+    return re.findall(r"```python\n(.*?)```", text, re.S)
+
+
+def _printed(arguments: list[str] | str, folder: Path, home: Path) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        arguments,
+        shell=isinstance(arguments, str),
+        cwd=folder,
+        env={"HOME": str(home), "PATH": path, "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    for private, shown in ((folder, "~/agentkv"), (home, "~"), (ROOT, "~/agentkv")):
+        done.stdout = done.stdout.replace(str(private), shown)
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    code = f"(exit code {done.returncode})" if done.returncode else ""
+    return "\n".join(filter(None, ["\n".join(lines), code]))
+
+
+def main() -> None:
+    """Run everything and write the page."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = [
+        "# The first hour",
+        "The commands and snippets of the README as typed, in order, with what they print in a "
+        "terminal of 80\ncolumns: a new clone, a new home, two cores without a GPU. "
+        "`python -m tests.docs.first_hour` writes this page.",
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        home, folder = Path(temporary) / "home", Path(temporary) / "agentkv"
+        home.mkdir()
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        for command in commands(text):
+            parts.append(f"## `{command}`")
+            if is_run(command):
+                print(command, file=sys.stderr, flush=True)
+                parts.append(f"```text\n{_printed(command, folder, home)}\n```")
+            elif command.startswith(SET_UP):
+                parts.append("Set-up; the README says what it fetches.")
+            elif NEEDS_MODEL in command:
+                parts.append("Needs a model folder of your own.")
+            else:
+                parts.append("Runs until Ctrl-C.")
+        for number, block in enumerate(snippets(text), start=1):
+            print(f"snippet {number}", file=sys.stderr, flush=True)
+            printed = _printed([sys.executable, "-c", block], folder, home)
+            parts += [
+                f"## Snippet {number}",
+                f"```python\n{block}```",
+                f"```text\n{printed}\n```",
+            ]
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
