@@ -1,8 +1,10 @@
 """Write docs/first-hour.md: the README's commands as typed, with what they print.
 
-    python -m tests.docs.first_hour            # from the repository, with its environment
+    python -m tests.docs.first_hour            # from the repository, by any Python; ten minutes
 
-The commands run one after the other in a new clone with a new home, at 80 columns.
+The commands run one after the other in a new clone with a new home and a new environment, at 80
+columns. Of the caller's environment they see only the path and pip's settings, so that a CPU build
+of torch that pip finds here is taken there.
 """
 
 import os
@@ -14,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first-hour.md"
-SET_UP = ("git clone", "cd ", "make ", ". .venv/")
-"""Beginnings of commands that set up or check the repository; the page has no output of them."""
+MEASURES = "agentkv bench"
+"""Beginning of commands whose output is times of one machine; the page does not quote them."""
 STAYS = ("agentkv serve", "agentkv sites", "agentkv mcp")
 """Beginnings of commands that run until somebody stops them."""
 NEEDS_MODEL = "./my-model"
@@ -30,7 +32,7 @@ def commands(text: str) -> list[str]:
 
 def is_run(command: str) -> bool:
     """Whether the page shows the output of `command`."""
-    return not command.startswith((*SET_UP, *STAYS)) and NEEDS_MODEL not in command
+    return not command.startswith((MEASURES, *STAYS)) and NEEDS_MODEL not in command
 
 
 def snippets(text: str) -> list[str]:
@@ -39,19 +41,21 @@ def snippets(text: str) -> list[str]:
 
 
 def _printed(arguments: list[str] | str, folder: Path, home: Path) -> str:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"]])
+    settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     done = subprocess.run(
         arguments,
         shell=isinstance(arguments, str),
         cwd=folder,
-        env={"HOME": str(home), "PATH": path, "COLUMNS": "80"},
+        env={**settings, "HOME": str(home), "PATH": path, "COLUMNS": "80"},
+        executable="/bin/bash" if isinstance(arguments, str) else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    for private, shown in ((folder, "~/agentkv"), (home, "~"), (ROOT, "~/agentkv")):
+    for private, shown in ((folder, "~/agentkv"), (home, "~")):
         done.stdout = done.stdout.replace(str(private), shown)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     code = f"(exit code {done.returncode})" if done.returncode else ""
@@ -75,16 +79,17 @@ def main() -> None:
             parts.append(f"## `{command}`")
             if is_run(command):
                 print(command, file=sys.stderr, flush=True)
-                parts.append(f"```text\n{_printed(command, folder, home)}\n```")
-            elif command.startswith(SET_UP):
-                parts.append("Set-up; the README says what it fetches.")
+                printed = _printed(command, folder, home)
+                parts.append(f"```text\n{printed}\n```" if printed else "Prints nothing.")
+            elif command.startswith(MEASURES):
+                parts.append("Measures this machine; [benchmarks](benchmarks.md) have results.")
             elif NEEDS_MODEL in command:
                 parts.append("Needs a model folder of your own.")
             else:
                 parts.append("Runs until Ctrl-C.")
         for number, block in enumerate(snippets(text), start=1):
             print(f"snippet {number}", file=sys.stderr, flush=True)
-            printed = _printed([sys.executable, "-c", block], folder, home)
+            printed = _printed([str(folder / ".venv/bin/python"), "-c", block], folder, home)
             parts += [
                 f"## Snippet {number}",
                 f"```python\n{block}```",

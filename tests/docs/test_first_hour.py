@@ -69,3 +69,11 @@ def test_the_cheap_commands_of_the_readme_run_in_order(
 def test_the_page_of_the_first_hour_has_every_command_of_the_readme() -> None:
     page = (ROOT / "docs/first-hour.md").read_text(encoding="utf-8")
     assert [line for line in commands(README) if f"## `{line}`\n" not in page] == []
+
+
+def test_the_table_at_the_top_of_the_readme_is_what_the_run_printed() -> None:
+    page = (ROOT / "docs/first-hour.md").read_text(encoding="utf-8")
+    block = re.search(r"^    \$ (agentkv run[^#\n]*?) *(#.*)?\n((?:    .+\n)+)", README, re.M)
+    assert block is not None and f"## `{block[1]}`" in page
+    table = page.partition(f"## `{block[1]}`")[2].partition("\n## ")[0].splitlines()
+    assert [line.strip() for line in block[3].splitlines() if line.strip() not in table] == []
