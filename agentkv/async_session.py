@@ -14,6 +14,7 @@ from playwright.async_api import Page as AsyncPage
 from playwright.async_api import async_playwright
 
 from agentkv.agent import Agent, Answer, Session, SessionError
+from agentkv.browsing import host_rules
 from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import AsyncBridge
@@ -220,10 +221,12 @@ class AsyncSession:
 
 
 @asynccontextmanager
-async def async_browser() -> AsyncIterator[AsyncPage]:
+async def async_browser(addresses: Mapping[str, str] | None = None) -> AsyncIterator[AsyncPage]:
     """Start Chromium and yield a page of Playwright's async API; see `agentkv.browser`."""
     async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(executable_path=find_executable())
+        running = await playwright.chromium.launch(
+            executable_path=find_executable(), args=host_rules(addresses or {})
+        )
         try:
             yield await running.new_page()
         finally:

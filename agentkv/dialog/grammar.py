@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -237,12 +238,16 @@ class Grammar:
         self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
         added = copy.get_added_tokens_decoder().values()
         self._special_texts = [token.content for token in added if token.special]
-        self._closing = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
         # Line break and closing bracket as byte-level and byte-fallback tokenizers write them.
-        closers = ("\n", "\u010a", "<0x0A>", "]", "<0x5D>")
-        self._closing[[id for text, id in copy.get_vocab().items() if text.startswith(closers)]] = (
-            True
+        self._closing = _Closing(
+            line=self._beginning_with(copy, ("\n", "\u010a", "<0x0A>")),
+            text=self._beginning_with(copy, ("]", "<0x5D>")),
         )
+
+    def _beginning_with(self, tokenizer: Tokenizer, starts: tuple[str, ...]) -> torch.Tensor:
+        mask = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
+        mask[[id for text, id in tokenizer.get_vocab().items() if text.startswith(starts)]] = True
+        return mask
 
     def start(
         self,
@@ -289,13 +294,22 @@ class Grammar:
         return Matcher(self._tokenizer, grammar, None, self._closing, max_tokens=None)
 
 
+class _Closing(NamedTuple):
+    """Masks of ids: bool, (vocabulary,)."""
+
+    line: torch.Tensor
+    """Ids that end a line before the action."""
+    text: torch.Tensor
+    """Ids that end a text in the action."""
+
+
 class Matcher:
     """Follows one reply through its grammar, token by token.
 
     Args:
         continuation: called once with the text up to the end of a `from` line; returns the grammar
             for the rest, or None to stay with `grammar`. None if the grammar never changes.
-        closing: mask of the ids that close a string or a line: bool, (vocabulary,).
+        closing: the ids that close a line or a text.
         max_tokens: maximum number of tokens in the reply; None for no limit.
 
     Raises:
@@ -307,7 +321,7 @@ class Matcher:
         tokenizer: LLTokenizer,
         grammar: str,
         continuation: Callable[[str], str | None] | None,
-        closing: torch.Tensor,
+        closing: _Closing,
         *,
         max_tokens: int | None,
     ) -> None:
@@ -333,14 +347,18 @@ class Matcher:
         """Return a mask of the ids that may come next: bool, (vocabulary,), on the CPU.
 
         At least one id is allowed. With fewer than `CLOSING_TOKENS` left, only ids that close the
-        current string or line are allowed, wherever it may be closed.
+        current line or text are allowed, wherever it may be closed.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
         mask = np.unpackbits(bits, bitorder="little")[: self._tokenizer.vocab_size]
         allowed = torch.from_numpy(mask.view(np.bool_))
-        if self._tokens_left < CLOSING_TOKENS and (closing := allowed & self._closing).any():
-            return closing
+        if self._tokens_left < CLOSING_TOKENS:
+            # a bracket in a line before the action, or a line break in its text, closes nothing
+            is_in_action = "```" in self._tokenizer.decode_str(self._ids)
+            closing = self._closing.text if is_in_action else self._closing.line
+            if (closing := allowed & closing).any():
+                return closing
         return allowed
 
     def forced(self) -> list[int]:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
@@ -19,7 +20,12 @@ MAX_LINE = 2000
 
 
 def invoke(
-    case: str, arguments: Sequence[str], folder: Path, *, refused: bool | None = None
+    case: str,
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    refused: bool | None = None,
+    app: typer.Typer = cli,
 ) -> Verdict:
     """Call `agentkv` in `folder`; expect a result, or one line on stderr and exit code 1 or 2.
 
@@ -29,10 +35,11 @@ def invoke(
         folder: the working directory.
         refused: whether the arguments must be refused, for a reason other than a missing browser.
             None accepts either.
+        app: the commands.
     """
     try:
         with contextlib.chdir(folder), time_limit(LIMIT_S):
-            result = CliRunner().invoke(cli, list(arguments))
+            result = CliRunner().invoke(app, list(arguments))
     except Exception as error:  # a timeout, or an error of the runner
         return Verdict(case, "broken", f"{type(error).__name__}: {str(error)[:200]}")
     if result.exception is not None and not isinstance(result.exception, SystemExit):

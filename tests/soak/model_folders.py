@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from agentkv import options
+from agentkv.build import load_run_model
+from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
-from tests.soak.command_line import NO_BROWSER, invoke
+from tests.soak.command_line import invoke
 from tests.soak.part import Part, Verdict
 
 TOTAL = 25
@@ -79,15 +83,23 @@ def cases() -> dict[str, tuple[Change, bool]]:
 
 
 def check(name: str, change: Change, refused: bool, tiny: Path, folder: Path) -> Verdict:
-    """Call `act` with a changed copy of `tiny`; a folder that loads fails at the browser."""
+    """Load a changed copy of `tiny` as the commands do."""
     place = folder / name.replace(" ", "-")
     shutil.copytree(tiny, place)
     change(place)
-    given = ["--url", "http://a.test/", "--goal", "x", "--browser-path", NO_BROWSER]
-    verdict = invoke(name, ["act", "--model", str(place), *given], folder, refused=refused)
+    verdict = invoke(name, ["--model", str(place)], folder, refused=refused, app=_loading)
     if (folder / _MARK).exists() or (place / _MARK).exists():
         return Verdict(name, "broken", "code of the folder was run")
     return verdict
+
+
+_loading = typer.Typer()
+
+
+@_loading.command()
+def _load(model: options.Model) -> None:
+    with options.for_people():
+        load_run_model(read_settings(model=model))
 
 
 def run() -> Iterator[Verdict]:

@@ -143,8 +143,8 @@ def _labelled(lines: Sequence[Line]) -> tuple[Line, ...]:
     for line in lines:
         (x, y), width = line.end, _LABEL_WIDTH * len(line.label)
         places = (
-            (x + 12, y, "start", x + 11),
-            (x - 12, y, "end", x - 11 - width),
+            (x + 12, y, "start", x + 12),
+            (x - 12, y, "end", x - 12 - width),
             (x, y - 22, "middle", x - width / 2),
             (x, y + 22, "middle", x - width / 2),
         )
@@ -164,7 +164,13 @@ def _labelled(lines: Sequence[Line]) -> tuple[Line, ...]:
 def _overlap(
     one: tuple[float, float, float, float], other: tuple[float, float, float, float]
 ) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    near = 0.1  # places are rounded to a tenth
+    return (
+        one[0] < other[2] + near
+        and other[0] < one[2] + near
+        and one[1] < other[3] + near
+        and other[1] < one[3] + near
+    )
 
 
 def over_lengths(title: str, unit: str, values: Iterable[tuple[str, int, float | None]]) -> Plot:

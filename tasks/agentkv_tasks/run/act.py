@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from agentkv.build import load_run_model, make_acting, make_agent, resolved_parameters
+from agentkv.build import check_model, load_run_model, make_acting, make_agent, resolved_parameters
 from agentkv.config import SCRIPTED, RunSettings
 from agentkv.files import OutputPathError, require_folder
 from agentkv.progress import Listener, Progress
@@ -90,6 +90,7 @@ def run_goal(
         if (out / TRACE).exists():
             raise OutputPathError(f"--out {out} has a {TRACE} already; give another folder")
     NamedSecrets(place.secrets).require(goal)
+    check_model(settings)
     policy = settings.policies[0]
     budget = resolved_parameters(settings, policy)["budget"]
     settings = settings.model_copy(update={"budget": budget})

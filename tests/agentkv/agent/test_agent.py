@@ -1,7 +1,7 @@
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -157,7 +157,7 @@ def test_steps_never_show_a_typed_password(session: Session, site: str) -> None:
     model = Solution(["type [textbox: Password] [hunter22] [0]", "stop [I typed hunter22]"])
     episode = Agent(model).run(session, "sign in with hunter22")
     assert session.page.get_by_label("Password").input_value() == "hunter22"
-    assert "hunter22" not in repr(episode.steps)
+    assert "hunter22" not in repr(list(map(asdict, episode.steps)))
     assert "[***]" in episode.steps[0].reply and "[***]" in episode.steps[0].action
 
 

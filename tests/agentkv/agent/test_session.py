@@ -3,7 +3,7 @@
 import itertools
 import json
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -247,7 +247,7 @@ def test_a_password_that_a_hook_fills_in_stays_out_of_all_steps(
     model = FixedReplies(["x\n```type [1] [?] [0]```", "done\n```stop []```"])
     episode = Agent(model).run(session, "goal", before_action=fill_in)
     assert session.page.locator("[type=password]").input_value() == "mallard-77"
-    assert "mallard" not in repr(episode.steps)
+    assert "mallard" not in repr(list(map(asdict, episode.steps)))
     assert "***" in episode.steps[0].action
 
 

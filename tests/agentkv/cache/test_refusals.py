@@ -65,7 +65,7 @@ def test_an_unsupported_family_is_refused_by_name():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "wndow", "budget": 9}, "unknown policy 'wndow'; known: "),
+        ({"policy": "wndow", "budget": 9}, "unknown policy 'wndow'; did you mean 'window'?"),
         ({"policy": "full", "budget": 9}, "keeps every entry"),
         ({"policy": "window", "budget": 0}, "at least 1"),
         ({"policy": "window", "budget": "64 parsecs"}, "neither a number of tokens"),
