@@ -33,8 +33,9 @@ def in_unit(count: float, unit: str) -> str:
 
 
 def human_rate(num_tokens: int, seconds: float) -> str:
-    """Format tokens per second as `1,234 tokens/s` or `3.1 tokens/s`; a dash for no time."""
-    if seconds <= 0:
+    """Format tokens per second as `1,234 tokens/s` or `3.1 tokens/s`; a dash for a single token,
+    which reading the prompt gives, and for no time."""
+    if num_tokens < 2 or seconds <= 0:
         return "-"
     rate = num_tokens / seconds
     return f"{rate:,.0f} tokens/s" if rate >= 10 else f"{rate:.1f} tokens/s"
