@@ -17,11 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first-hour.md"
 MEASURES = "agentkv bench"
-"""Beginning of commands whose output is times of one machine; the page does not quote them."""
+"""Beginning of commands whose output is times of one machine."""
 STAYS = ("agentkv serve", "agentkv sites", "agentkv mcp")
 """Beginnings of commands that run until somebody stops them."""
+STAYS_S = 30
+"""Seconds after which the page presses Ctrl-C."""
+EXTRA = ".[mcp]"
+"""What `agentkv mcp` needs, as the README says."""
 NEEDS_MODEL = "./my-model"
-"""A folder that only the reader has; commands with it are not run."""
+"""A folder that only the reader has; on the page it is nano's."""
 
 
 def commands(text: str) -> list[str]:
@@ -31,7 +35,7 @@ def commands(text: str) -> list[str]:
 
 
 def is_run(command: str) -> bool:
-    """Whether the page shows the output of `command`."""
+    """Whether `command` ends by itself, soon, and needs nothing of the reader's."""
     return not command.startswith((MEASURES, *STAYS)) and NEEDS_MODEL not in command
 
 
@@ -75,18 +79,21 @@ def main() -> None:
         home, folder = Path(temporary) / "home", Path(temporary) / "agentkv"
         home.mkdir()
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        (folder / NEEDS_MODEL).symlink_to(folder / "agentkv" / "models" / "nano")
         for command in commands(text):
             parts.append(f"## `{command}`")
-            if is_run(command):
-                print(command, file=sys.stderr, flush=True)
-                printed = _printed(command, folder, home)
-                parts.append(f"```text\n{printed}\n```" if printed else "Prints nothing.")
-            elif command.startswith(MEASURES):
-                parts.append("Measures this machine; [benchmarks](benchmarks.md) have results.")
-            elif NEEDS_MODEL in command:
-                parts.append("Needs a model folder of your own.")
-            else:
-                parts.append("Runs until Ctrl-C.")
+            print(command, file=sys.stderr, flush=True)
+            if command.startswith(MEASURES):
+                parts.append("Times of a busy machine; [benchmarks](benchmarks.md) have results.")
+            if NEEDS_MODEL in command:
+                parts.append("Here `my-model` is a link to nano's folder.")
+            if command.startswith("agentkv mcp"):
+                _printed(f"pip install --quiet -e {EXTRA!r}", folder, home)
+            if command.startswith(STAYS):
+                parts.append(f"Until Ctrl-C, after {STAYS_S} seconds here:")
+                command = f"timeout --signal=INT {STAYS_S} {command} || true"
+            printed = _printed(command, folder, home)
+            parts.append(f"```text\n{printed}\n```" if printed else "Prints nothing.")
         for number, block in enumerate(snippets(text), start=1):
             print(f"snippet {number}", file=sys.stderr, flush=True)
             printed = _printed([str(folder / ".venv/bin/python"), "-c", block], folder, home)
