@@ -22,6 +22,8 @@ STAYS = ("agentkv serve", "agentkv sites", "agentkv mcp")
 """Beginnings of commands that run until somebody stops them."""
 STAYS_S = 30
 """Seconds after which the page presses Ctrl-C."""
+MAX_LINE = 240
+"""Characters of a line that the page shows."""
 EXTRA = ".[mcp]"
 """What `agentkv mcp` needs, as the README says."""
 NEEDS_MODEL = "./my-model"
@@ -44,6 +46,11 @@ def snippets(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.S)
 
 
+def _cut(line: str) -> str:
+    """Shorten a line for programs, such as the last one of a benchmark."""
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} ..."
+
+
 def _printed(arguments: list[str] | str, folder: Path, home: Path) -> str:
     path = os.pathsep.join([str(folder / ".venv" / "bin"), os.environ["PATH"]])
     settings = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
@@ -61,7 +68,7 @@ def _printed(arguments: list[str] | str, folder: Path, home: Path) -> str:
     )
     for private, shown in ((folder, "~/agentkv"), (home, "~")):
         done.stdout = done.stdout.replace(str(private), shown)
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [_cut(line.rstrip()) for line in done.stdout.splitlines()]
     code = f"(exit code {done.returncode})" if done.returncode else ""
     return "\n".join(filter(None, ["\n".join(lines), code]))
 
