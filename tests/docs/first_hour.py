@@ -23,7 +23,7 @@ STAYS = ("agentkv serve", "agentkv sites", "agentkv mcp")
 STAYS_S = 30
 """Seconds after which the page presses Ctrl-C."""
 MAX_LINE = 240
-"""Characters of a line that the page shows."""
+"""Characters that the page shows of a line in JSON."""
 EXTRA = ".[mcp]"
 """What `agentkv mcp` needs, as the README says."""
 NEEDS_MODEL = "./my-model"
@@ -48,7 +48,8 @@ def snippets(text: str) -> list[str]:
 
 def _cut(line: str) -> str:
     """Shorten a line for programs, such as the last one of a benchmark."""
-    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} ..."
+    is_long = line.startswith("{") and len(line) > MAX_LINE
+    return f"{line[:MAX_LINE]} ..." if is_long else line
 
 
 def _printed(arguments: list[str] | str, folder: Path, home: Path) -> str:
