@@ -92,7 +92,7 @@ lint: setup .venv/tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests to wait for, about eight minutes on two cores; `make test-slow` has the others.
+# The tests to wait for, about twenty minutes on two cores; `make test-slow`, another fifteen, has the others.
 test: lint
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not exhaustive"
 
