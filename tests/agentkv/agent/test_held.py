@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from agentkv.agent import Agent
+from agentkv.episode import ActionRefused
 from agentkv.models.held import piece_ends
 from agentkv.models.local import LocalConversation, LocalModel
 from agentkv.models.model import Reply
 from agentkv.trace import TraceWriter, read_trace
+from agentkv_env.actions import Action
 from agentkv_env.masking import Secrets, ends_in_masked
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.session import Session
@@ -181,13 +183,21 @@ def test_pieces_cover_a_text_without_gaps(text: str) -> None:
     assert ends == sorted(set(ends)) and (ends[-1] if ends else 0) == len(text)
 
 
+def go_on(page: Page, action: Action) -> None:
+    """Refuse to stop, which a random model may do in its first reply."""
+    if action.kind == "stop":
+        raise ActionRefused("go on")
+
+
 @pytest.mark.browser
 def test_a_trace_says_what_was_forgotten_and_reads_back(
     tiny_model: LocalModel, session: Session, tmp_path: Path
 ) -> None:
     agent = Agent(tiny_model, policy="window", budget=64, temperature=1.0)
     with TraceWriter(tmp_path / "one.jsonl", head={"goal": "x"}) as trace:
-        episode = agent.run(session, "find the berth", max_steps=4, on_step=trace.step)
+        episode = agent.run(
+            session, "find the berth", max_steps=4, on_step=trace.step, before_action=go_on
+        )
         trace.end(episode)
     steps = read_trace(tmp_path / "one.jsonl").steps
     assert steps == episode.steps and len(steps) > 1
