@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, Self
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from agentkv.trace import A
+from agentkv.trace import A, Step
 
 if TYPE_CHECKING:
     from agentkv.dialog.schema.prepared import PreparedSchema
@@ -20,6 +20,9 @@ class AnswerFormError(ValueError):
 
 class AnswerInvalid(ValueError):
     """The model's answer does not validate; `text` is what it wrote."""
+
+    steps: tuple[Step, ...] = ()
+    """The steps of the episode, with secrets masked."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
-from agentkv.answer_form import AnswerForm
+from agentkv.answer_form import AnswerForm, AnswerInvalid
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.model import (
     Asking,
@@ -318,7 +318,11 @@ class _EpisodeLoop:
         reply = self._get_reply(
             lambda: conversation.answer(self._limits.goal, None, deadline, schema=form.schema)
         )
-        return form.read(reply.text)
+        try:
+            return form.read(reply.text)
+        except AnswerInvalid as invalid:
+            invalid.steps = tuple(map(self._masked, self._steps))
+            raise
 
     def _count_parse_failure(self, error: ActionError) -> None:
         self._note = error_note(neutralize(str(error)))

@@ -163,8 +163,8 @@ def print_plan(
         Text(
             "entries: per layer and KV head. peak: while a page is read or a token looks back. "
             f"cold: evicted entries that may come back, {where}. all: {cold}. fits: "
-            "tokens of a policy that keeps everything, or the largest budget in tokens for so "
-            "many tokens. Activations, logits and the libraries' own memory come on top."
+            "tokens of a policy that keeps everything, or the largest budget in tokens. "
+            "Activations, logits and the libraries' own memory come on top."
         )
     )
 

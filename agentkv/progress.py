@@ -1,4 +1,4 @@
-"""What is being done right now, told to whoever wants to show it; by default to nobody."""
+"""Agents and models tell a listener which work they do; by default there is none."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 Phase = Literal["loading", "compiling", "looking", "reading", "writing", "acting"]
-"""What is being done.
+"""The kind of work.
 
 * `loading`: the model.
 * `compiling`: kernels, once on a machine and after each update.
@@ -19,7 +19,7 @@ Phase = Literal["loading", "compiling", "looking", "reading", "writing", "acting
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is being done, and how far it is."""
+    """The work that an agent does now, and how much of it is done."""
 
     phase: Phase
     done: int = 0

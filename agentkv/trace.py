@@ -178,8 +178,8 @@ class Episode(Generic[A]):
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
     success: bool | None = None
-    """Whether an evaluator accepted the episode. None: nothing scored it, and whether the answer is
-    right is unknown, also where `status` is `stopped`."""
+    """True if an evaluator accepted the episode, False if it did not. None: no evaluator scored it,
+    so nobody knows whether the answer is right, even if `status` is `stopped`."""
 
     def __repr__(self) -> str:
         count = f"{len(self.steps)} step{'s' * (len(self.steps) != 1)}"

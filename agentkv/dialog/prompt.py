@@ -52,7 +52,7 @@ class Template(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """How pages are written; see `agentkv_env.serialize`."""
+        """The format of pages; see `agentkv_env.serialize`."""
         ...
 
     @property

@@ -82,7 +82,7 @@ class Generation:
 
     @property
     def progress(self) -> Progress:
-        """How much of the prompt is read, or of the reply written."""
+        """The number of tokens read of the prompt or, after that, written of the reply."""
         if self.prefilled_at is None:
             return Progress("reading", self._num_read, self.num_prompt_tokens)
         return Progress("writing", len(self.rule.ids))

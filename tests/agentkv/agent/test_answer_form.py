@@ -64,6 +64,7 @@ def test_an_answer_that_does_not_validate_is_an_error_with_its_text(
     with pytest.raises(AnswerInvalid, match="no Story: Invalid JSON.* max_new_tokens") as caught:
         agent.run(session, "Tell me.", answer=Story, before_action=stop)
     assert caught.value.text.startswith('{"text": "')
+    assert [step.action for step in caught.value.steps] == ["stop [42]"]
 
 
 def test_models_and_classes_that_allow_no_such_answer_are_refused_before_anything_is_done(
