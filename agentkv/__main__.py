@@ -1,6 +1,6 @@
 """`python -m agentkv` is `agentkv`."""
 
-from agentkv.cli import cli
+from importlib import import_module
 
 if __name__ == "__main__":  # worker processes import this file without running it
-    cli()
+    import_module("agentkv_tasks.cli.app").cli()  # by name: the library depends on no command

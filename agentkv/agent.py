@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.answer_form import AnswerForm, AnswerFormError
-from agentkv.config import Decoding, Observations
 from agentkv.defaults import POLICY
 from agentkv.episode import Approve, BeforeAction, Environment, Limits, run_episode
 from agentkv.models.model import (
@@ -25,6 +24,7 @@ from agentkv.models.model import (
     Reporting,
 )
 from agentkv.progress import Listener, Progress, telling_of_compilation
+from agentkv.settings import ActingSettings, PageSettings, SettingsError
 from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.masking import Secrets
@@ -35,124 +35,91 @@ from agentkv_env.session import Session as BrowserSession
 from agentkv_env.session import require_chromium_page
 
 
+class PageOptions(TypedDict, total=False):
+    """How a session treats the page that it is opened on."""
+
+    seed: int
+    """Equal seeds give equal sessions on equal pages; 0 if left out."""
+    hosts: Sequence[str] | None
+    """For a Playwright page: the only hosts that the agent may reach; None allows just the host
+    that the page is on when a goal is given. An `Environment` has its own."""
+    ocr: bool
+    """For a Playwright page: read the text in images, if Tesseract is installed; True if left
+    out."""
+    secrets: Secrets | None
+    """Texts to mask in all steps; text typed into password fields is added to them."""
+    named_secrets: Mapping[str, Secret] | None
+    """For a Playwright page: secrets that the agent may type on their hosts, by name. Goals, the
+    model and all records have `<secret:name>` in place of a value."""
+    files: Sequence[str | Path]
+    """For a Playwright page: files, and folders of files, that the agent may upload; it reads no
+    others."""
+    dialogs: Dialogs
+    """For a Playwright page: what answers its confirm, prompt and warning before it is left:
+    `ask` (if left out): the agent; `accept` or `dismiss`: always the same button."""
+
+
 class Agent:
     """A model with a cache policy, ready for any number of sessions and episodes.
 
     Args:
         model: a `LocalModel`, a name for `agentkv.load_model`, or any other `Model`, such as a
             scripted one.
-        policy, budget, decoding, temperature, max_new_tokens, observation_tokens, observations,
-        cache_dtype, pins, last_pages, notes_only, rebuild, thinking:
-            as in `LocalModel.with_cache`; without effect on any other `Model`.
-        strict: parse replies exactly as VisualWebArena does; False also accepts common deviations.
-        max_parse_failures: an episode ends after this many replies in a row that cannot be parsed.
-        max_repeats: an episode ends after this many identical actions in a row on an unchanged
-            page; the last one is not carried out. Actions are compared with their text, pages with
-            everything the agent can observe except notices. (Our choice. VisualWebArena compares
-            only element numbers, and for `type` even across pages, which ends episodes that still
-            make progress.)
+        policy: as in `LocalModel.with_cache`; without effect on any other `Model`.
+        settings: what the model reads and writes, and when episodes end; None: the defaults.
+            `ActingSettings` describes them. `device` and `dtype` matter where `model` is a name.
+            On a `Model` that is not local, only `strict` and the ends of episodes have an effect.
         on_progress: told what is being done, such as loading the model, compiling kernels and
             reading a page, in the thread that does it; None: nobody is.
+        overrides: fields of `ActingSettings`, such as `budget` or `decoding`, which take the place
+            of those in `settings`; and `last_pages`, `notes_only` and `rebuild` of `PageSettings`.
 
     Raises:
         ModelError: `model` is a name, and no such model can be loaded.
-        ValueError: unknown policy or option, or a budget that the policy cannot keep.
+        SettingsError: a ValueError; an unknown setting, or a value that it cannot have.
+        ValueError: unknown policy, or a budget that the policy cannot keep.
     """
 
     def __init__(
         self,
         model: Model | CachedModel | str,
         policy: Any = POLICY,
+        settings: ActingSettings | None = None,
         *,
-        budget: int | str | None = None,
-        decoding: Decoding = "constrained",
-        temperature: float = 0.0,
-        max_new_tokens: int = 512,
-        observation_tokens: int | None = 3840,
-        observations: Observations = "whole",
-        cache_dtype: str | None = None,
-        pins: bool = True,
-        last_pages: int | None = None,
-        notes_only: bool = False,
-        rebuild: bool = False,
-        thinking: int = 0,
-        strict: bool = False,
-        max_parse_failures: int = 3,
-        max_repeats: int = 5,
         on_progress: Listener | None = None,
+        **overrides: Any,
     ) -> None:
+        pages = {n: overrides.pop(n) for n in PageSettings.model_fields if n in overrides}
+        self.settings = ActingSettings.merged(settings, overrides)
         if isinstance(model, str):
             if on_progress is not None:
                 on_progress(Progress("loading", name=model))
             from agentkv.models.load import load_model  # imports take seconds
 
-            model = load_model(model)
-        if isinstance(model, CachedModel):
-            model = model.with_cache(
-                policy,
-                budget=budget,
-                decoding=decoding,
-                temperature=temperature,
-                max_new_tokens=max_new_tokens,
-                observation_tokens=observation_tokens,
-                observations=observations,
-                cache_dtype=cache_dtype,
-                pins=pins,
-                last_pages=last_pages,
-                notes_only=notes_only,
-                rebuild=rebuild,
-                thinking=thinking,
+            model = load_model(model, device=self.settings.device, dtype=self.settings.dtype)
+        elif given := overrides.keys() & {"device", "dtype"}:
+            raise SettingsError(
+                f"{' and '.join(sorted(given))}: {type(model).__name__} is loaded already; give "
+                "the model's name here, or the option to agentkv.load_model"
             )
+        if isinstance(model, CachedModel):
+            model = model.with_cache(policy, self.settings, **pages)
         self.model: Model = model
-        self.strict = strict
-        self.max_parse_failures = max_parse_failures
-        self.max_repeats = max_repeats
         self.on_progress = on_progress
 
-    def open(
-        self,
-        page: Environment | PlaywrightPage,
-        *,
-        seed: int = 0,
-        hosts: Sequence[str] | None = None,
-        ocr: bool = True,
-        secrets: Secrets | None = None,
-        named_secrets: Mapping[str, Secret] | None = None,
-        files: Sequence[str | Path] = (),
-        dialogs: Dialogs = "ask",
-    ) -> "Session":
+    def open(self, page: Environment | PlaywrightPage, **options: Unpack[PageOptions]) -> "Session":
         """Open a session on `page`, which takes goal after goal on one cache.
 
         Args:
             page: a browser session of `agentkv_env` or another `Environment`, or a Playwright page
                 (sync API), which stays open afterwards.
-            seed: equal seeds give equal sessions on equal pages.
-            hosts: for a Playwright page: the only hosts that the agent may reach; None allows just
-                the host that the page is on when a goal is given. An `Environment` has its own.
-            ocr: for a Playwright page: read the text in images, if Tesseract is installed.
-            secrets: texts to mask in all steps; text typed into password fields is added to them.
-            named_secrets: for a Playwright page: secrets that the agent may type on their hosts, by
-                name. Goals, the model and all records have `<secret:name>` in place of a value.
-            files: for a Playwright page: files, and folders of files, that the agent may upload; it
-                reads no others.
-            dialogs: for a Playwright page: what answers its confirm, prompt and warning before it
-                is left: `ask`: the agent; `accept` or `dismiss`: always the same button.
+            options: fields of `PageOptions`.
 
         Raises:
             TypeError: `page` is neither an `Environment` nor a Playwright page in Chromium.
             ValueError: a secret has no proper name.
         """
-        return Session(
-            self,
-            page,
-            seed=seed,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
-        )
+        return Session(self, page, **options)
 
     def run(
         self,
@@ -161,23 +128,17 @@ class Agent:
         *,
         max_steps: int = 30,
         timeout_s: float = 900.0,
-        seed: int = 0,
         on_step: Callable[[Step], None] | None = None,
         before_action: BeforeAction | None = None,
         approve: Approve | None = None,
         answer: type[A] | None = None,
         screenshots: Path | None = None,
-        hosts: Sequence[str] | None = None,
-        ocr: bool = True,
-        secrets: Secrets | None = None,
-        named_secrets: Mapping[str, Secret] | None = None,
-        files: Sequence[str | Path] = (),
-        dialogs: Dialogs = "ask",
+        **options: Unpack[PageOptions],
     ) -> Episode[A]:
         """Run one episode: pursue `goal`, beginning at the current state of `page`.
 
         Args:
-            page, seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `open`.
+            page, options: as in `open`.
             goal, max_steps, timeout_s, on_step, before_action, approve, answer, screenshots: as in
                 `Session.do`.
 
@@ -188,16 +149,7 @@ class Agent:
             TypeError: `page` is neither an `Environment` nor a Playwright page.
             Exception: as in `Session.do`.
         """
-        with self.open(
-            page,
-            seed=seed,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
-        ) as session:
+        with self.open(page, **options) as session:
             return session.do(
                 goal,
                 max_steps=max_steps,
@@ -317,10 +269,10 @@ class Session:
         agent = self._agent
         form = None if answer is None else self._form_of(answer)
         limits = Limits(
-            strict=agent.strict,
+            strict=agent.settings.strict,
             max_steps=max_steps,
-            max_parse_failures=agent.max_parse_failures,
-            max_repeats=agent.max_repeats,
+            max_parse_failures=agent.settings.max_parse_failures,
+            max_repeats=agent.settings.max_repeats,
             timeout_s=timeout_s,
             on_step=on_step,
             before_action=before_action,
@@ -407,13 +359,7 @@ class Session:
         folder: str | Path,
         agent: Agent,
         page: Environment | PlaywrightPage,
-        *,
-        hosts: Sequence[str] | None = None,
-        ocr: bool = True,
-        secrets: Secrets | None = None,
-        named_secrets: Mapping[str, Secret] | None = None,
-        files: Sequence[str | Path] = (),
-        dialogs: Dialogs = "ask",
+        **options: Unpack[PageOptions],
     ) -> Self:
         """Return the session that `save` wrote, which goes on exactly as the saved one would have.
 
@@ -421,7 +367,7 @@ class Session:
             folder: where it was saved.
             agent: has the model, policy, budget and other settings of the saved session.
             page: the page to go on with; it need not be the same one.
-            hosts, ocr, secrets, named_secrets, files, dialogs: as in `Agent.open`.
+            options: fields of `PageOptions`; a `seed` has no effect.
 
         Raises:
             SessionError: the agent's model is a script.
@@ -430,16 +376,7 @@ class Session:
         """
         if not isinstance(agent.model, LastingModel):
             raise SessionError(f"the model {agent.model.name} keeps nothing that could be loaded")
-        session = cls(
-            agent,
-            page,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
-        )
+        session = cls(agent, page, **options)
         session._use(agent.model.load(Path(folder)))
         return session
 

@@ -2,27 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from playwright.async_api import Page as AsyncPage
 from playwright.async_api import async_playwright
 
-from agentkv.agent import Agent, Answer, Session, SessionError
+from agentkv.agent import Agent, Answer, PageOptions, Session, SessionError
 from agentkv.browsing import host_rules
 from agentkv.trace import A, Episode, Step
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import AsyncBridge
 from agentkv_env.browser import find_executable
 from agentkv_env.masking import Secrets
-from agentkv_env.named_secrets import Secret
 from agentkv_env.page import Page
-from agentkv_env.page_dialogs import Dialogs
 
 T = TypeVar("T")
 
@@ -41,7 +39,7 @@ class AsyncSession:
     Args:
         agent: its model must not be in use by another thread.
         page: a page of Playwright's async API in Chromium, which stays open afterwards.
-        seed, hosts, ocr, secrets, named_secrets, files, dialogs: as in `Agent.open`.
+        options: fields of `PageOptions`.
 
     Raises:
         TypeError: `page` is no such page.
@@ -52,14 +50,7 @@ class AsyncSession:
         self,
         agent: Agent,
         page: AsyncPage,
-        *,
-        seed: int = 0,
-        hosts: Sequence[str] | None = None,
-        ocr: bool = True,
-        secrets: Secrets | None = None,
-        named_secrets: Mapping[str, Secret] | None = None,
-        files: Sequence[str | Path] = (),
-        dialogs: Dialogs = "ask",
+        **options: Unpack[PageOptions],
     ) -> None:
         if not isinstance(page, AsyncPage):
             kind = f"{type(page).__module__}.{type(page).__qualname__}"
@@ -73,13 +64,7 @@ class AsyncSession:
         self._session = Session(
             agent,
             self._page,
-            seed=seed,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
+            **options,
         )
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentkv session")
         self._turn = asyncio.Lock()
@@ -132,34 +117,11 @@ class AsyncSession:
         folder: str | Path,
         agent: Agent,
         page: AsyncPage,
-        *,
-        hosts: Sequence[str] | None = None,
-        ocr: bool = True,
-        secrets: Secrets | None = None,
-        named_secrets: Mapping[str, Secret] | None = None,
-        files: Sequence[str | Path] = (),
-        dialogs: Dialogs = "ask",
+        **options: Unpack[PageOptions],
     ) -> Self:
         """Return the session that `save` or `Session.save` wrote; see `Session.load`."""
-        session = cls(
-            agent,
-            page,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
-        )
-        load = partial(
-            Session.load,
-            hosts=hosts,
-            ocr=ocr,
-            secrets=secrets,
-            named_secrets=named_secrets,
-            files=files,
-            dialogs=dialogs,
-        )
+        session = cls(agent, page, **options)
+        load = partial(Session.load, **options)
         try:
             session._session = await session._call(load, folder, agent, session._page)
         except BaseException:

@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv.config import (
-    SCRIPTED,
-    ComposedPolicy,
-    PolicySettings,
-    RunSettings,
-    Slot,
-    read_policy,
-    tuned_for,
-)
 from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 from agentkv.nearest import did_you_mean
+from agentkv.settings import (
+    SCRIPTED,
+    ActingSettings,
+    ComposedPolicy,
+    ModelSettings,
+    PoliciesSettings,
+    PolicySettings,
+    Slot,
+    tuned_for,
+)
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
@@ -28,7 +29,7 @@ PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 """Parts of a policy."""
 
 
-def check_model(settings: RunSettings) -> None:
+def check_model(settings: ModelSettings) -> None:
     """Check that the model of a run exists, without loading it.
 
     Raises:
@@ -45,7 +46,7 @@ def check_model(settings: RunSettings) -> None:
         raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
 
 
-def check_language_model(settings: RunSettings) -> None:
+def check_language_model(settings: ModelSettings) -> None:
     """Check that the model of a measurement exists and is no script, without loading it.
 
     Raises:
@@ -58,7 +59,7 @@ def check_language_model(settings: RunSettings) -> None:
     check_model(settings)
 
 
-def load_run_model(settings: RunSettings) -> "LocalModel | None":
+def load_run_model(settings: ModelSettings) -> "LocalModel | None":
     """Load the language model of a run; return None if the run uses a script.
 
     Load a model once per process: episodes share its weights.
@@ -90,7 +91,7 @@ def make_policy(settings: PolicySettings) -> "Policy":
             f"{settings.parameters}; write them into the file"
         )
     path = Path(settings.name)
-    composed = read_policy(path)
+    composed = ComposedPolicy.read(path)
     try:
         return _composed(composed)
     except PolicyError as error:
@@ -121,7 +122,7 @@ def _composed(composed: ComposedPolicy) -> "Policy":
     return Policy(composed.name, **parts, parameters=used)
 
 
-def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
+def budget_for(settings: ModelSettings, policy: "Policy") -> int | str | None:
     """Return the run's budget for a policy that needs one, None for a policy that keeps everything
     or brings its own budget.
 
@@ -139,7 +140,7 @@ def budget_for(settings: RunSettings, policy: "Policy") -> int | str | None:
     return budget
 
 
-def ignored_budget(settings: RunSettings) -> str:
+def ignored_budget(settings: PoliciesSettings) -> str:
     """Say which policies of `settings` ignore the budget that the user chose; empty if none does.
 
     Raises:
@@ -162,7 +163,7 @@ def ignored_budget(settings: RunSettings) -> str:
     return f"the budget {settings.budget} has no effect on {', '.join(ignoring)}, which {verb}"
 
 
-def resolved_parameters(settings: RunSettings, policy: PolicySettings) -> dict[str, Any]:
+def resolved_parameters(settings: ModelSettings, policy: PolicySettings) -> dict[str, Any]:
     """Return all parameters of `policy`, defaults included, its budget, and how many pages it is
     left if that is not all.
 
@@ -195,7 +196,7 @@ def _refuse_shared_label(label: str, parameters: Mapping[str, Any]) -> None:
 
 
 def make_acting(
-    settings: RunSettings, *, policy: PolicySettings, model: "LocalModel"
+    settings: ActingSettings, *, policy: PolicySettings, model: "LocalModel"
 ) -> "ActingModel":
     """Give `model` a cache under one policy of a run.
 
@@ -203,38 +204,11 @@ def make_acting(
         ValueError: an unknown policy, or a budget that the policy does not fit into.
     """
     made = make_policy(policy)
-    return model.with_cache(
-        made,
-        budget=budget_for(settings, made),
-        decoding=settings.decoding,
-        temperature=settings.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        observation_tokens=settings.observation_tokens,
-        observations=settings.observations,
-        prefill=settings.prefill,
-        chunk=settings.chunk,
-        cache_dtype=cache_dtype_for(settings, model),
-        pins=settings.pins,
-        last_pages=policy.last_pages,
-        notes_only=policy.notes_only,
-        rebuild=policy.rebuild,
-        thinking=settings.thinking,
-    )
-
-
-def cache_dtype_for(settings: RunSettings, model: "LocalModel") -> str:
-    """Return the name of the dtype in which caches of `model` store dense entries in a run."""
-    match settings.cache_dtype:
-        case "auto":
-            return model.cache_dtype
-        case "model":
-            return str(model.model.dtype).removeprefix("torch.")
-        case dtype:
-            return dtype
+    return model.with_cache(made, settings, budget=budget_for(settings, made), **policy.pages)
 
 
 def make_agent(
-    settings: RunSettings, *, model: Model | None, solution: Sequence[str] = ()
+    settings: ActingSettings, *, model: Model | None, solution: Sequence[str] = ()
 ) -> "Agent":
     """Make the agent of one episode.
 
@@ -244,15 +218,10 @@ def make_agent(
     """
     from agentkv.agent import Agent  # imports Playwright, which measurements of a cache do without
 
-    return Agent(
-        _script(settings, solution) if model is None else model,
-        strict=settings.strict,
-        max_parse_failures=settings.max_parse_failures,
-        max_repeats=settings.max_repeats,
-    )
+    return Agent(_script(settings, solution) if model is None else model, settings=settings)
 
 
-def _script(settings: RunSettings, solution: Sequence[str]) -> Solution | Stop | RandomClicks:
+def _script(settings: ModelSettings, solution: Sequence[str]) -> Solution | Stop | RandomClicks:
     match settings.model:
         case "solution":
             return Solution(tuple(solution))

@@ -18,7 +18,6 @@ from agentkv.cache.hf.families import UnsupportedModel, describe
 from agentkv.cache.numbering import why_limited
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import (
     ModelError,
     check_files,
@@ -29,6 +28,7 @@ from agentkv.models.find import (
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
+from agentkv.settings import PoliciesSettings, PolicySettings
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import Layout
 
@@ -114,7 +114,7 @@ def _computes_on_cuda(device: str) -> bool:
     return torch.cuda.is_available() and (device == "auto" or device.startswith("cuda"))
 
 
-def plan_model(settings: RunSettings) -> PlannedModel:
+def plan_model(settings: PoliciesSettings) -> PlannedModel:
     """Read the shapes of the model of `settings`, which must be on this machine.
 
     Weights have the dtype that `load_model` gives them, and dense entries that of a run.
@@ -177,7 +177,7 @@ def _weights_nbytes(folder: Path, dtype: torch.dtype | None) -> int:
 
 
 def plan_caches(
-    settings: RunSettings, model: PlannedModel, *, num_tokens: int, memory: int
+    settings: PoliciesSettings, model: PlannedModel, *, num_tokens: int, memory: int
 ) -> list[CachePlan]:
     """Return what a cache takes after `num_tokens` tokens under each policy of `settings`.
 
@@ -194,7 +194,11 @@ def plan_caches(
 
 
 def _plan_of(
-    settings: RunSettings, asked: PolicySettings, model: PlannedModel, num_tokens: int, left: int
+    settings: PoliciesSettings,
+    asked: PolicySettings,
+    model: PlannedModel,
+    num_tokens: int,
+    left: int,
 ) -> CachePlan:
     policy, geometry = make_policy(asked), model.geometry
     budget = budget_for(settings, policy)

@@ -1,6 +1,7 @@
 """Text for terminals: bytes for people, and output that cannot act as control sequences."""
 
 import re
+import sys
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -9,6 +10,23 @@ from rich.segment import Segment
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+
+_LONGEST = 1500
+"""Characters of a message that are printed."""
+
+
+def one_line(message: str) -> str:
+    """Return `message` on one line, without control characters that a quoted file or page may
+    hold."""
+    line = plain(" ".join(message.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+def note(line: str) -> None:
+    """Print a line on stderr that a user should know before work starts; nothing if it is empty."""
+    if line:
+        print(f"agentkv: note: {one_line(line)}", file=sys.stderr)
 
 
 def human_bytes(count: float | None) -> str:

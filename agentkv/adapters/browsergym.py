@@ -92,7 +92,7 @@ class BrowserGymAgent:
         reply = self._conversation_for(_goal_of(obs)).reply(page, note)
         self._note = ""
         try:
-            strict = self._agent.strict
+            strict = self._agent.settings.strict
             action = parse(extract(reply.text, strict=strict), strict=strict)
             calls = to_calls(action, page, self._bids, scroll_by=_viewport(obs)[1])
         except ActionError as refused:

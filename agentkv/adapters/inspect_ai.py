@@ -83,26 +83,24 @@ class AgentkvAPI(ModelAPI):
         **model_args: Any,
     ) -> None:
         super().__init__(model_name=model_name, base_url=base_url, api_key=api_key, config=config)
-        from agentkv.config import read_settings  # imports take seconds
-        from agentkv.defaults import POLICY
+        from agentkv.defaults import POLICY  # imports take seconds
         from agentkv.models.load import load_model
-        from agentkv.serve.command import ServeSettings, running_engine
-        from agentkv.serve.job import Limits
+        from agentkv.serve.command import running_engine
+        from agentkv.serve.settings import ServeSettings
+        from agentkv.settings import LARGEST
 
-        given: dict[str, Any] = {
-            "model": model_name,
-            "policies": (policy or POLICY,),
-            "budget": budget,
-        }
-        run = read_settings(**{name: value for name, value in given.items() if value is not None})
-        limits = Limits(max_tokens=2**31, max_running=max_chats, max_waiting=2**31)
+        settings = ServeSettings.read(
+            model=model_name,
+            policies=(policy or POLICY,),
+            budget=budget,
+            memory=memory,
+            parallel=max_chats,
+            max_tokens=2**31,
+            queue=LARGEST,
+        )
         self._stack = ExitStack()
         running = self._stack.enter_context(
-            running_engine(
-                load_model(model_name, **model_args),
-                run,
-                ServeSettings(memory=memory, limits=limits),
-            )
+            running_engine(load_model(model_name, **model_args), settings)
         )
         self._engine, self._template = running.engine, running.template
         self._max_chats = max_chats

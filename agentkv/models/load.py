@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentkv.cache.hf.attach import attach
-from agentkv.config import tuned_for
 from agentkv.defaults import CHUNK
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
@@ -25,6 +24,7 @@ from agentkv.models.find import (
     read_json,
 )
 from agentkv.models.local import LocalModel
+from agentkv.settings import tuned_for
 
 _MAX_PARAMETERS_PER_VALUE = 8
 """Parameters that one stored value may hold: eight of 4 bits packed into 32."""

@@ -3,9 +3,10 @@
 import base64
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from tokenizers import Tokenizer
 from agentkv.cache.budget import needs_budget
 from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
-from agentkv.config import Decoding, Observations
 from agentkv.defaults import CHUNK, POLICY
 from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
@@ -38,6 +38,7 @@ from agentkv.models.saved import (
 from agentkv.models.turn import Turn, common_start
 from agentkv.policies.registry import policy as named_policy
 from agentkv.progress import Listener
+from agentkv.settings import ActingSettings, ModelSettings, PageSettings
 from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
@@ -85,111 +86,79 @@ class LocalModel:
     def with_cache(
         self,
         policy: Any = POLICY,
+        settings: ActingSettings | None = None,
         *,
-        budget: int | str | None = None,
-        chunk: int | None = None,
-        decoding: Decoding = "constrained",
-        temperature: float = 0.0,
-        max_new_tokens: int = 512,
-        observation_tokens: int | None = 3840,
-        observations: Observations = "whole",
-        cache_dtype: str | None = None,
-        pins: bool = True,
-        last_pages: int | None = None,
-        notes_only: bool = False,
-        rebuild: bool = False,
-        thinking: int = 0,
-        **cache_options: Any,
+        cold_folder: str | os.PathLike[str] | None = None,
+        cold_limit: int | str | None = None,
+        **overrides: Any,
     ) -> "ActingModel":
         """Return this model with a cache under `policy`, ready for episodes.
 
         Args:
             policy: as in `agentkv.Cache.for_model`.
-            budget, chunk: as there; None: the model's `budget`, if the policy needs one, and
-                `chunk`. Those of nano were tuned for it.
-            decoding: `constrained` masks every token that the page's grammar does not allow;
-                `free` masks nothing.
-            temperature: 0 is greedy; a higher value samples, seeded per episode.
-            max_new_tokens: maximum number of tokens per reply.
-            observation_tokens: maximum number of page tokens shown per turn; None shows all.
-            observations: `whole` shows every page in full; `changes` shows only the lines that are
-                new or changed since the last visit (`agentkv_env.changes`).
-            cache_dtype: in which the cache stores dense entries, such as "float32"; None: the
-                model's `cache_dtype`, which has 16 bits whatever the model computes in.
-            pins: keep the goal and the instructions before it in the cache, whatever the policy;
-                they count in the budget. False: the policy alone decides, as in its paper.
-            last_pages: number of the latest pages that stay readable, the current one included. Of
-                an older page only its head stays (address and title); replies and notes stay. The
-                policy acts on what is left. None: all pages.
-            notes_only: an older page leaves nothing, and its reply only the notes that it begins
-                with: nano's `read` lines, or what another model says before its action.
-            rebuild: read the whole prompt again in every turn, into an empty cache, as programs
-                without a lasting cache do. False: older pages are dropped from the cache.
-            thinking: maximum number of tokens that the model may think before each reply, for a
-                model whose chat template knows thoughts. Thoughts are read like replies, stay in
-                the cache as far as the policy lets them, and are no part of an action. 0: the model
-                does not think.
-            cache_options: further options of `agentkv.Cache.for_model`, such as `prefill`.
+            settings: what the model reads and writes; None: the defaults. Those of loading a model
+                do not matter here. The model has its own defaults of `budget` and `chunk`, and
+                those of nano were tuned for it.
+            overrides: fields of `ActingSettings`, which take the place of those in `settings`, and
+                of `PageSettings`, such as `last_pages`. None stands for the model's own `budget`,
+                `chunk` and `cache_dtype`.
+            cold_folder, cold_limit: as in `agentkv.Cache.for_model`.
 
         Raises:
-            ValueError: unknown policy or option, a budget that the policy cannot keep, or
-                `last_pages` with observations that refer to earlier pages, or `notes_only` without
-                `last_pages`.
+            SettingsError: a ValueError; an unknown setting, or a value that it cannot have.
+            ValueError: an unknown policy, a budget that the policy cannot keep, `last_pages` with
+                observations that refer to earlier pages, or a model that cannot think.
         """
-        if last_pages is not None and last_pages < 1:
-            raise ValueError(
-                f"last_pages counts the current page, so it is 1 or more; found {last_pages}"
-            )
-        if last_pages is not None and observations == "changes":
+        about_pages = PageSettings.model_fields.keys() & overrides.keys()
+        pages = PageSettings.read(**{name: overrides.pop(name) for name in about_pages})
+        given = ActingSettings.merged(settings, overrides)
+        unset = {"budget", "chunk"} - given.model_fields_set
+        acting = given.model_copy(update={name: getattr(self, name) for name in unset})
+        if pages.last_pages is not None and acting.observations == "changes":
             raise ValueError(
                 "observations='changes' shows what differs from earlier pages, and "
-                f"last_pages={last_pages} forgets them; give one of the two"
+                f"last_pages={pages.last_pages} forgets them; give one of the two"
             )
-        if notes_only and last_pages is None:
-            raise ValueError(
-                "notes_only is about pages that are forgotten, and last_pages forgets none; "
-                "give last_pages=1 as well"
-            )
-        if thinking < 0:
-            raise ValueError(f"thinking is a number of tokens, 0 or more; found {thinking}")
-        if thinking and notes_only:
+        if acting.thinking and pages.notes_only:
             raise ValueError("notes_only keeps notes, not thoughts; give one of the two")
         try:
-            template = self.template.with_thoughts() if thinking else self.template
+            template = self.template.with_thoughts() if acting.thinking else self.template
         except DoesNotThink as error:
             raise DoesNotThink(f"{self.name} cannot think: {error}") from None
         value = named_policy(policy) if isinstance(policy, str) else policy
-        if budget is None and needs_budget(value):
-            budget = self.budget
-        cache_options |= {
-            "budget": budget,
-            "chunk": self.chunk if chunk is None else chunk,
-            "dtype": cache_dtype or self.cache_dtype,
-        }
+        dtype = self.dtype_of(acting)
 
         def new_cache() -> Cache:
-            return Cache.for_model(self.model, policy=value, **cache_options)
+            return Cache.for_model(
+                self.model,
+                policy=value,
+                budget=acting.budget if "budget" not in unset or needs_budget(value) else None,
+                prefill=acting.prefill,
+                chunk=acting.chunk,
+                dtype=dtype,
+                cold_folder=cold_folder,
+                cold_limit=cold_limit,
+            )
 
         new_cache()  # report a bad policy or budget now, not in the first episode
-        return ActingModel(
-            self,
-            template,
-            new_cache,
-            decoding=decoding,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            observation_tokens=observation_tokens,
-            observations=observations,
-            pins=pins,
-            last_pages=last_pages,
-            notes_only=notes_only,
-            rebuild=rebuild,
-            thinking=thinking,
-        )
+        return ActingModel(self, template, new_cache, acting, pages)
+
+    def dtype_of(self, settings: ModelSettings) -> str:
+        """Return the name of the dtype in which caches store dense entries."""
+        match settings.cache_dtype:
+            case "auto":
+                return self.cache_dtype
+            case "model":
+                return str(self.model.dtype).removeprefix("torch.")
+            case dtype:
+                return dtype
 
 
-_NOT_SETTINGS = ("local", "template", "new_cache")
-"""Fields of an acting model that are no settings."""
+_DECIDING = (
+    *("decoding", "temperature", "max_new_tokens", "thinking"),
+    *("observation_tokens", "observations", "pins"),
+)
+"""Settings that decide what a model reads and writes, beside those of pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +174,8 @@ class ActingModel:
     """The prompt format, with thoughts if the model thinks."""
     new_cache: Callable[[], Cache]
     """Returns an empty cache."""
-    decoding: Decoding = field(kw_only=True)
-    temperature: float = field(kw_only=True)
-    max_new_tokens: int = field(kw_only=True)
-    observation_tokens: int | None = field(kw_only=True)
-    observations: Observations = field(kw_only=True)
-    pins: bool = field(kw_only=True)
-    last_pages: int | None = field(kw_only=True)
-    notes_only: bool = field(kw_only=True)
-    rebuild: bool = field(kw_only=True)
-    thinking: int = field(kw_only=True)
+    settings: ActingSettings
+    pages: PageSettings
 
     @property
     def name(self) -> str:
@@ -235,11 +196,11 @@ class ActingModel:
         return LocalConversation(self, goal, seed)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def deciding(self) -> dict[str, Any]:
         """The settings that decide what the model reads and writes, apart from its policy."""
-        names = (each.name for each in fields(self) if each.name not in _NOT_SETTINGS)
         cache_dtype = str(self.new_cache().dtype).removeprefix("torch.")
-        return {**{name: getattr(self, name) for name in names}, "cache_dtype": cache_dtype}
+        acting = {name: getattr(self.settings, name) for name in _DECIDING}
+        return {**acting, **self.pages.model_dump(), "cache_dtype": cache_dtype}
 
     def load(self, folder: Path) -> "LocalConversation":
         """Return the conversation that `LocalConversation.save` wrote.
@@ -248,7 +209,7 @@ class ActingModel:
             ConversationFileError, CacheFileError: ValueErrors; the folder holds no conversation
                 with this model, policy, budget and settings, or a damaged one.
         """
-        saved, cache = load(self.local.model, self.new_cache(), folder, self.settings)
+        saved, cache = load(self.local.model, self.new_cache(), folder, self.deciding)
         conversation = LocalConversation(self, saved.first_goal)
         conversation.restore(saved, cache)
         return conversation
@@ -286,7 +247,7 @@ class LocalConversation:
         """Use of the caches before the present one."""
         self._begin_cache()
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
-        self._sampler = Sampler(acting.temperature, random)
+        self._sampler = Sampler(acting.settings.temperature, random)
         self._held = HeldSpans(acting.template)
         self._known: Known | None = None
         self._next_goal: list[int] = []
@@ -315,7 +276,7 @@ class LocalConversation:
         self.cache = self._acting.new_cache()
         self._pending = self._acting.template.opening(self._first_goal, self._nonce)
         """Ids of the stream that the cache has not read."""
-        self.cache.label("goal", len(self._pending), pinned=self._acting.pins)
+        self.cache.label("goal", len(self._pending), pinned=self._acting.settings.pins)
         for number, turn in enumerate(self._turns):
             self._append(number, turn)
 
@@ -324,7 +285,7 @@ class LocalConversation:
         if turn.goal:
             self._unpin_goal_before(number)
             start = self.cache.seen + len(self._pending)
-            label, pinned = f"goal {number}", self._acting.pins
+            label, pinned = f"goal {number}", self._acting.settings.pins
             self.cache.label(label, len(turn.goal), start=start, pinned=pinned)
             self._pending += turn.goal
         turn.start = self.cache.seen + len(self._pending)
@@ -442,9 +403,11 @@ class LocalConversation:
             turn = self._new_turn(page, observation, note, actions)
         if self._turns:
             self._prepare_cache(shows_page=page is not None)
-        needed = len(self._pending) + len(turn.goal) + len(turn.shown) + acting.max_new_tokens
+        needed = (
+            len(self._pending) + len(turn.goal) + len(turn.shown) + acting.settings.max_new_tokens
+        )
         if acting.template.thinking is not None:
-            needed += acting.thinking + len(acting.template.thinking.end)
+            needed += acting.settings.thinking + len(acting.template.thinking.end)
         if not self.cache.has_positions(needed):
             raise context_limit_error(self.cache, needed)
         with timed(stopwatch, "grammar"):
@@ -471,10 +434,10 @@ class LocalConversation:
             page,
             self._known,
             layout=template.layout,
-            budget=acting.observation_tokens,
+            budget=acting.settings.observation_tokens,
             count=template.count,
         )
-        self._known = known if acting.observations == "changes" else None
+        self._known = known if acting.settings.observations == "changes" else None
         return seen.text
 
     def _further_actions(self, page: Page) -> str:
@@ -483,12 +446,12 @@ class LocalConversation:
         return describe(page) if self._acting.template.thoughts == "free" else ""
 
     def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> Turn:
-        template, last_pages = self._acting.template, self._acting.last_pages
+        template, last_pages = self._acting.template, self._acting.pages.last_pages
         shown = template.turn(observation, note, self._nonce, actions=actions)
         if last_pages is None or page is None:
             has_page = page is not None
             return Turn(shown, (0, 0), goal=self._next_goal, has_page=has_page)
-        if self._acting.notes_only:
+        if self._acting.pages.notes_only:
             left = template.turn("", "", self._nonce)
         else:
             head = serialize(replace(page, nodes=()), layout=template.layout)
@@ -499,12 +462,12 @@ class LocalConversation:
 
     def _prepare_cache(self, *, shows_page: bool) -> None:
         """Forget pages if another one comes, and begin a new cache if the prompt is rebuilt."""
-        last_pages = self._acting.last_pages
+        last_pages = self._acting.pages.last_pages
         if last_pages is not None and shows_page:
             with_page = [turn for turn in self._turns if turn.has_page]
             for turn in with_page[: len(with_page) - last_pages + 1]:
                 self._forget(turn)
-        if self._acting.rebuild:
+        if self._acting.pages.rebuild:
             self._earlier = self._cache_use()
             self._begin_cache()
 
@@ -517,10 +480,10 @@ class LocalConversation:
         end = turn.start + turn.body[1]
         if turn is not self._turns[-1]:
             end = turn.start + len(turn.shown) + len(turn.reply)
-        if turn.is_forgotten or (end > self.cache.seen and not self._acting.rebuild):
+        if turn.is_forgotten or (end > self.cache.seen and not self._acting.pages.rebuild):
             return
         turn.is_forgotten = True
-        if not self._acting.rebuild:
+        if not self._acting.pages.rebuild:
             self._drop(turn.start, *turn.body)
             self._drop(turn.start + len(turn.shown), *turn.action)
 
@@ -558,7 +521,7 @@ class LocalConversation:
             text, thought = template.decode(answer), ids[: len(ids) - len(answer)]
             if template.thinking is not None:
                 thought = thought[: -len(template.thinking.end)]
-        if self._acting.notes_only:
+        if self._acting.pages.notes_only:
             notes = notes_in(text, template.thoughts)
             counts = range(len(ids) + 1)
             num_noted = next(i for i in counts if template.decode(ids[:i]).startswith(notes))
@@ -569,7 +532,7 @@ class LocalConversation:
             ends = token_ends(template, answer, text)
         held: dict[str, str] = {}
         if not pending.is_question:  # the next step names what changes now
-            is_rebuilt = self._acting.rebuild
+            is_rebuilt = self._acting.pages.rebuild
             held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
         return Reply(
             text=text,
@@ -614,7 +577,7 @@ class LocalConversation:
                 earlier=self._earlier,
                 held=self._held.save(),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
-                settings=self._acting.settings,
+                settings=self._acting.deciding,
             ),
             self.cache,
             folder,
@@ -671,14 +634,14 @@ class LocalConversation:
             rule = self._new_json_rule(schema)
         if template.thinking is None:
             return rule
-        return ThinkingRule(rule, template.thinking, max_tokens=acting.thinking)
+        return ThinkingRule(rule, template.thinking, max_tokens=acting.settings.thinking)
 
     def _new_json_rule(self, schema: PreparedSchema) -> Rule:
         acting, template = self._acting, self._acting.template
         return TextRule(
             template.decode,
             end_ids=template.end_ids,
-            max_tokens=acting.max_new_tokens,
+            max_tokens=acting.settings.max_new_tokens,
             matcher=self._local.grammar.match(f"start: value\nvalue: {rule_of(schema.grammar)}"),
         )
 
@@ -686,8 +649,8 @@ class LocalConversation:
         self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
     ) -> Rule:
         acting, local, template = self._acting, self._local, self._acting.template
-        max_tokens, thoughts = acting.max_new_tokens, template.thoughts
-        if acting.decoding == "free" or (is_question and thoughts == "free"):
+        max_tokens, thoughts = acting.settings.max_new_tokens, template.thoughts
+        if acting.settings.decoding == "free" or (is_question and thoughts == "free"):
             return FreeRule(template, max_tokens=max_tokens, is_action=not is_question)
         matcher = local.grammar.start(
             _NOTHING if page is None else page,

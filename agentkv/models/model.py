@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentkv.progress import Listener
+from agentkv.settings import ActingSettings
 from agentkv_env.page import Page
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ class AnswersInJson(Protocol):
 class CachedModel(Protocol):
     """A model that needs a cache policy before it can act."""
 
-    def with_cache(self, policy: Any, **options: Any) -> Model:
+    def with_cache(
+        self, policy: Any, settings: ActingSettings | None = None, **options: Any
+    ) -> Model:
         """Return this model with a cache under `policy`; see `LocalModel.with_cache`."""
         ...

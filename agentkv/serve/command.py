@@ -12,9 +12,8 @@ from pathlib import Path
 
 import uvicorn
 
-from agentkv.build import budget_for, cache_dtype_for, load_run_model, make_policy
+from agentkv.build import budget_for, load_run_model, make_policy
 from agentkv.cache.cache import Cache
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.dialog.messages import MessageTemplate
 from agentkv.files import make_folder, read_private, require_folder
 from agentkv.models.load import end_ids_of
@@ -26,6 +25,8 @@ from agentkv.serve.engine import Engine
 from agentkv.serve.job import Limits
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import Sessions
+from agentkv.serve.settings import ServeSettings
+from agentkv.settings import ModelSettings, PolicySettings
 
 KEYS = "AGENTKV_API_KEYS"
 """Environment variable with API keys, separated by commas."""
@@ -34,31 +35,6 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 class ServeError(ValueError):
     """A server that cannot be started as it was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """Settings of a server beside the model and its policies."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    name: str | None = None
-    """Name of the model in requests; None: the last part of the model's own."""
-    memory: str | None = None
-    """Bytes of all sessions in memory, such as `4GiB`; None: a quarter of the device's."""
-    folder: Path | None = None
-    """Where sessions are put on disk, to be found by the next server; None: a temporary folder."""
-    snapshots: int = 4
-    """Maximum number of snapshots of a session."""
-    limits: Limits = Limits()
-    request_s: float = 600.0
-    """Seconds in which a request must be answered."""
-    max_body: int = 16 * 2**20
-    """Bytes of a request."""
-    hosts: tuple[str, ...] = ()
-    """Further names by which the server may be addressed."""
-    takes_any_model: bool = False
-    """Answer requests for models of other names with this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +78,20 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
             f"others can reach {settings.host}, so requests need keys: give --api-keys FILE, or "
             f"set {KEYS}"
         )
-    if settings.folder is not None:
-        require_folder(settings.folder, "--store")
+    if settings.store is not None:
+        require_folder(settings.store, "--store")
     listen(settings).close()
 
 
-def load(run: RunSettings) -> LocalModel:
+def load(settings: ModelSettings) -> LocalModel:
     """Load the model of a server.
 
     Raises:
         ValueError: no such model, or a script.
     """
-    local = load_run_model(run)
+    local = load_run_model(settings)
     if local is None:
-        raise ServeError(f"--model {run.model} is a script; give nano, a folder or a hub id")
+        raise ServeError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
     return local
 
 
@@ -130,21 +106,18 @@ class RunningEngine:
 
 
 @contextlib.contextmanager
-def running_engine(
-    local: LocalModel, run: RunSettings, settings: ServeSettings
-) -> Iterator[RunningEngine]:
+def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[RunningEngine]:
     """Start the engine of a model, which stops when the block is left.
 
     Args:
-        run: policies, budget and chunk; every policy is one that requests may choose.
-        settings: memory, folder, snapshots and limits count.
+        settings: those of model, policies, sessions and limits count; those of addresses do not.
 
     Raises:
         ValueError: no such policy, or a budget that a policy does not fit into.
     """
-    by_name = {policy.row_name: policy for policy in run.policies}
-    policies = tuple(_cache_settings(run, policy) for policy in run.policies)
-    dtype = cache_dtype_for(run, local)
+    by_name = {policy.row_name: policy for policy in settings.policies}
+    policies = tuple(_cache_settings(settings, policy) for policy in settings.policies)
+    dtype = local.dtype_of(settings)
 
     def new_cache(wanted: CacheSettings) -> Cache:
         if wanted.policy not in by_name:
@@ -155,15 +128,15 @@ def running_engine(
             local.model,
             policy=make_policy(by_name[wanted.policy]),
             budget=wanted.budget,
-            prefill=run.prefill,
-            chunk=run.chunk,
+            prefill=settings.prefill,
+            chunk=settings.chunk,
             dtype=dtype,
         )
 
     for each in policies:
         local.warm_up(new_cache(each))  # here, no client waits for it
     with contextlib.ExitStack() as stack:
-        folder = settings.folder
+        folder = settings.store
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
         stack.enter_context(_alone_in(folder))
@@ -173,11 +146,16 @@ def running_engine(
             policies[0],
             folder,
             memory=_memory(str(local.model.device), settings.memory),
-            outlives=settings.folder is not None,
+            outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
         )
         template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
-        engine = Engine(local, template, sessions, settings.limits)
+        engine = Engine(
+            local,
+            template,
+            sessions,
+            Limits(settings.max_tokens, settings.parallel, settings.queue),
+        )
         engine.start()
         stack.callback(engine.stop)
         yield RunningEngine(engine, template, policies)
@@ -185,14 +163,14 @@ def running_engine(
 
 @contextlib.contextmanager
 def prepare(
-    local: LocalModel, run: RunSettings, settings: ServeSettings, keys: Sequence[str] = ()
+    local: LocalModel, settings: ServeSettings, keys: Sequence[str] = ()
 ) -> Iterator[PreparedServer]:
     """Start the engine of a model and make a server for it; see `running_engine`."""
-    with running_engine(local, run, settings) as running:
-        name = settings.name or Path(run.model).name
-        hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.hosts)]
+    with running_engine(local, settings) as running:
+        name = settings.name or Path(settings.model).name
+        hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.allow_host)]
         access = Access.with_keys(
-            keys, hosts=hosts, max_body=settings.max_body, request_s=settings.request_s
+            keys, hosts=hosts, max_body=settings.max_body, request_s=settings.timeout_s
         )
         server = Server(
             running.engine,
@@ -201,7 +179,7 @@ def prepare(
             running.policies,
             access,
             local.max_positions,
-            takes_any_model=settings.takes_any_model,
+            takes_any_model=settings.any_model,
         )
         yield PreparedServer(server, running.engine, name, running.policies)
 
@@ -227,8 +205,8 @@ def _memory(device: str, given: str | None) -> int:
     return memory_of(device, given) if given is not None else memory_of(device, None) // 4
 
 
-def _cache_settings(run: RunSettings, policy: PolicySettings) -> CacheSettings:
-    return CacheSettings(policy.row_name, budget_for(run, make_policy(policy)))
+def _cache_settings(settings: ModelSettings, policy: PolicySettings) -> CacheSettings:
+    return CacheSettings(policy.row_name, budget_for(settings, make_policy(policy)))
 
 
 def serve(prepared: PreparedServer, settings: ServeSettings) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from agentkv.config import RunSettings
 from agentkv.progress import Progress, telling_of_compilation
-from agentkv.serve.command import ServeSettings, load, prepare, serve
+from agentkv.serve.command import load, prepare, serve
 from agentkv.serve.engine import REQUESTS
+from agentkv.serve.settings import ServeSettings
 from agentkv.status_line import StatusLine
 
 
 def run_server(
-    run: RunSettings,
     settings: ServeSettings,
     keys: Sequence[str],
     *,
@@ -32,16 +31,16 @@ def run_server(
     """
     with contextlib.ExitStack() as stack:
         with StatusLine(errors) as status, telling_of_compilation(status):
-            status(Progress("loading", name=run.model))
-            prepared = stack.enter_context(prepare(load(run), run, settings, keys))
+            status(Progress("loading", name=settings.model))
+            prepared = stack.enter_context(prepare(load(settings), settings, keys))
         chosen = ", ".join(
             each.policy if each.budget is None else f"{each.policy} ({each.budget})"
             for each in prepared.policies
         )
         named = prepared.model
-        if named != run.model:
-            named = f"{named} ({run.model})"
-        if settings.takes_any_model:
+        if named != settings.model:
+            named = f"{named} ({settings.model})"
+        if settings.any_model:
             named = f"{named}, under any name,"
         told = f"serving model {named} at http://{settings.host}:{settings.port}/v1, with {chosen}"
         console.print(Text(told), soft_wrap=True)

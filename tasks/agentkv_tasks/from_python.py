@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from agentkv_tasks.evaluate import Scoring
 from agentkv_tasks.report.pool import pooled, read_runs
 from agentkv_tasks.report.summary import summarize
 from agentkv_tasks.report.tables import markdown, policy_lines
 from agentkv_tasks.report.write import write_report
 from agentkv_tasks.results import Row
 from agentkv_tasks.run import command
+from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,8 @@ def run(
     *,
     out: str | Path | None = None,
     config: str | Path | None = None,
-    sites: Mapping[str, str] | None = None,
-    scoring: Scoring = "compat",
-    step_timeout_s: float = 300.0,
     fresh: bool = False,
     retry_failures: bool = False,
-    allow_unreset: bool = False,
-    executor: command.Executor = "local",
-    ray_address: str | None = None,
     show_progress: bool = False,
     **settings: Any,
 ) -> Report:
@@ -86,19 +80,12 @@ def run(
         out: folder of rows, traces and the report; None: the one that `agentkv run` takes, below
             `runs`.
         config: TOML file of settings, which arguments override.
-        sites: addresses of sites that run elsewhere, by placeholder.
-        scoring: `compat` scores as VisualWebArena does; `mended` without its known faults.
-        step_timeout_s: a step that takes longer ends its episode and its worker.
         fresh: delete the rows in `out` first.
         retry_failures: run episodes again that failed for a reason outside the agent.
-        allow_unreset: play each task several times although nothing resets a site in between.
-            Every table then carries a warning.
-        executor: `ray` spreads the episodes over the nodes of a Ray cluster.
-        ray_address: host:port of the cluster, or `auto`; None: the variable RAY_ADDRESS, or `auto`.
         show_progress: print progress and the table, as the command does. Otherwise what is
             degraded, such as a missing Tesseract, is a warning.
-        settings: further settings of `agentkv.config.RunSettings`, such as `model`, `budget`,
-            `world_seed`, `limit` and `workers`.
+        settings: further settings of `agentkv_tasks.settings.RunSettings`, such as `model`,
+            `budget`, `world_seed`, `limit` and `workers`.
 
     Returns:
         The rows of this run's episodes, those that were done before included.
@@ -109,28 +96,16 @@ def run(
         RunError: a RuntimeError; workers or the model's process die repeatedly.
         WriteError: a RuntimeError; a row or the report could not be written.
     """
-    if scoring not in ("compat", "mended"):
-        raise ValueError(f"scoring is compat or mended; found {scoring!r}")
-    if executor not in ("local", "ray"):
-        raise ValueError(f"executor is local or ray; found {executor!r}")
-    if not step_timeout_s > 0:
-        raise ValueError(f"step_timeout_s is a number of seconds above 0; found {step_timeout_s}")
     given = dict(settings)
     if tasks is not None:
         given["tasks"] = str(tasks)
+    if out is not None:
+        given["out"] = Path(out)
     if policies is not None:
         names = policies.split(",") if isinstance(policies, str) else policies
         given["policies"] = tuple(each.strip() if isinstance(each, str) else each for each in names)
     prepared = command.prepare(
-        command.read_run(_path(config), _path(out), given),
-        sites=sites or {},
-        scoring=scoring,
-        step_timeout_s=step_timeout_s,
-        fresh=fresh,
-        retry_failures=retry_failures,
-        allow_unreset=allow_unreset,
-        executor=executor,
-        ray_address=ray_address,
+        RunSettings.read(_path(config), **given), fresh=fresh, retry_failures=retry_failures
     )
     if not show_progress:
         for notice in prepared.notices:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from agentkv.build import cache_dtype_for, load_run_model, make_acting, make_policy
+from agentkv.build import load_run_model, make_acting, make_policy
 from agentkv.cache.cache import Cache
-from agentkv.config import read_settings
 from agentkv_tasks.provenance import commit, processor, versions
+from agentkv_tasks.settings import RunSettings
 from train_nano.annotate import annotate
 from train_nano.episode import Row, encode, load
 
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    settings = read_settings(options.config)
+    settings = RunSettings.read(options.config)
     local = load_run_model(settings)
     if local is None:
         parser.error(
@@ -140,7 +140,7 @@ def main() -> None:
             "every": options.every,
             "chunk": settings.chunk,
             "pins": settings.pins,
-            "cache_dtype": cache_dtype_for(settings, local),
+            "cache_dtype": local.dtype_of(settings),
             **summarize(replies, far=options.far),
             "tokens": sum(len(row.ids) for row, _ in encoded),
             "reply_tokens": sum(weight > 0 for row, _ in encoded for weight in row.weights),

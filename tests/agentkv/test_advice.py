@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from agentkv.advice import ADVICE, advice_lines, advice_on_model
-from agentkv.cli import cli
-from agentkv.config import RunSettings
 from agentkv.trace import Episode, Status
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.results import Results, Row
+from agentkv_tasks.settings import RunSettings
 from tests.tasks.conftest import row as row
 
 

@@ -15,17 +15,17 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv.defaults import POLICY
-from agentkv.options import read_secrets
 from agentkv.policies.registry import NAMED
 from agentkv.terminal import Terminal
 from agentkv.trace import read_trace
 from agentkv_env.named_secrets import Secret
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.cli.options import read_secrets
 from agentkv_tasks.provenance import versions
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 
 SMALL = Path(__file__).parents[1] / "tasks" / "data" / "small.json"
@@ -59,7 +59,10 @@ def test_help_names_all_commands_and_fits_80_columns() -> None:
 
 
 def test_help_loads_neither_torch_nor_the_browser() -> None:
-    code = "import sys, agentkv.cli; sys.exit(bool({'torch', 'playwright'} & set(sys.modules)))"
+    code = (
+        "import sys, agentkv_tasks.cli.app\n"
+        "sys.exit(bool({'torch', 'playwright'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=SMALL.parents[3]).returncode == 0
 
 
@@ -90,25 +93,31 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         ),
         (["run", "--policies", "full,,window"], "holds an empty name"),
         (["run", "--policies", "full,full"], "named twice"),
-        (["run", "--seeds", "one"], "--seeds 'one': expected whole numbers"),
-        (["run", "--decoding", "magic"], "'magic' is unknown; known: constrained, free"),
-        (["run", "--scoring", "kind"], "'kind' is unknown; known: compat, mended"),
-        (["run", "--observations", "some"], "'some' is unknown; known: whole, changes"),
-        (["run", "--limit", "0"], "--limit"),
-        (["run", "--workers", "0"], "--workers"),
-        (["run", "--world-seed", "-1"], "--world-seed"),
-        (["run", "--site", "SHOPPING"], "expected NAME=http://host"),
+        (["run", "--seeds", "one"], "seeds.0: expected a whole number, found 'one'"),
+        (
+            ["run", "--decoding", "magic"],
+            "decoding: expected 'constrained' or 'free', found 'magic'",
+        ),
+        (["run", "--scoring", "kind"], "scoring: expected 'compat' or 'mended', found 'kind'"),
+        (
+            ["run", "--observations", "some"],
+            "observations: expected 'whole' or 'changes', found 'some'",
+        ),
+        (["run", "--limit", "0"], "limit: expected greater than or equal to 1"),
+        (["run", "--workers", "0"], "workers: expected greater"),
+        (["run", "--world-seed", "-1"], "world_seed: expected greater"),
+        (["run", "--site", "SHOPPING"], "--site 'SHOPPING': expected NAME=VALUE"),
         (["run", "--config", "nowhere.toml"], "cannot read nowhere.toml"),
         (["run", "--browser-path", "/nowhere/chromium"], "/nowhere/chromium"),
         (["run", "--no-such-option"], "--no-such-option"),
         (["run", "--site", "X=http://[bad"], "expected NAME=http://host"),
-        (["run", "--seeds", "²"], "expected whole numbers"),
-        (["run", "--seeds", "9" * 5000], "expected whole numbers"),
+        (["run", "--seeds", "²"], "expected a whole number"),
+        (["run", "--seeds", "9" * 5000], "expected a whole number"),
         (["run", "--temperature", "inf"], "temperature"),
         (["run", "--temperature", "nan"], "temperature"),
         (["run", "--temperature", "1e-320"], "must be 0, or at least 0.001"),
         (["run", "--timeout", "inf"], "timeout_s"),
-        (["run", "--step-timeout", "inf"], "at most a year"),
+        (["run", "--step-timeout", "inf"], "step_timeout_s: expected"),
         (["run", "--out", "a\0b"], "holds a zero byte"),
         (["act", "--url", "http://a.test", "--goal", "\udcff"], "bytes that are not UTF-8"),
         (["act", "--url", "http://[bad", "--goal", "x"], "is not a web address"),
@@ -127,7 +136,7 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
         (["act", "--url", "http://a.test", "--goal", "buy", "--policy", "gatd"], "unknown policy"),
         (
             ["act", "--url", "http://a.test", "--goal", "buy", "--observations", "some"],
-            "'some' is unknown; known: whole, changes",
+            "observations: expected 'whole' or 'changes', found 'some'",
         ),
     ],
     ids=lambda value: ascii(value)[:60],
@@ -284,7 +293,7 @@ def test_a_secret_comes_from_a_variable_or_a_private_file_only(
 def test_dialogs_are_answered_in_one_of_three_ways(command: tuple[str, ...]) -> None:
     refused = call(*command, "--dialogs", "never")
     assert refused.exit_code == 2
-    assert "--dialogs 'never' is unknown; known: ask, accept, dismiss" in refused.output
+    assert "'never' is not one of 'ask', 'accept', 'dismiss'" in refused.output
 
 
 def test_a_goal_may_name_only_secrets_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +379,9 @@ def test_a_run_does_not_resume_rows_of_other_versions_weights_or_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = read_settings(model="nano", tasks=str(SMALL), policies=("full",), out=tmp_path)
+    settings = RunSettings.read(model="nano", tasks=str(SMALL), policies=("full",), out=tmp_path)
     suite = load_suite(str(SMALL), world_seed=75)
-    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    plan = make_plan(settings, suite, sites={}, threads=1)
     assert len(plan.weights) == 16
     row = replace(blank_row(plan, plan.jobs[0]), versions=versions(), commit="0123456789ab")
     settings_then = dict(row.settings)

@@ -11,11 +11,11 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 from typer.testing import CliRunner
 
 import agentkv
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv.models.find import ModelError
 from agentkv.plan import memory_of, plan_caches, plan_model
 from agentkv.policies.entries import PolicyError
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 NUM_TOKENS, CHUNK, BUDGET = 900, 32, 320
 POLICIES = ("full", "int8", "int4", "window", "streaming-int8", "lookback", "lookback-int8", "h2o")
@@ -68,7 +68,7 @@ def test_a_cache_takes_what_was_planned(
     request: pytest.FixtureRequest, tmp_path: Path, family: str, policy: str
 ) -> None:
     model = request.getfixturevalue(family)
-    settings = read_settings(
+    settings = RunSettings.read(
         model=str(save(model, tmp_path)), policies=(policy,), budget=BUDGET, chunk=CHUNK
     )
     [plan] = plan_caches(settings, plan_model(settings), num_tokens=NUM_TOKENS, memory=1 << 30)
@@ -93,7 +93,7 @@ def test_weights_are_counted_in_the_dtype_that_is_loaded(
     llama: LlamaForCausalLM, tmp_path: Path, dtype: str
 ) -> None:
     folder = save(llama, tmp_path)
-    settings = read_settings(model=str(folder), dtype=dtype, device="cpu")
+    settings = RunSettings.read(model=str(folder), dtype=dtype, device="cpu")
     expected = sum(part.numel() for part in llama.parameters())
     assert plan_model(settings).weights_nbytes == expected * (2 if dtype == "bfloat16" else 4)
 
@@ -105,13 +105,13 @@ def test_what_fits_is_the_most_that_fits(
     folder, memory = str(save(llama, tmp_path)), 800_000 if policy == "lookback-int8" else 200_000
 
     def peak(budget: int | None, num_tokens: int) -> int:
-        settings = read_settings(
+        settings = RunSettings.read(
             model=folder, policies=(policy,), budget=budget, chunk=CHUNK, device="cpu"
         )
         [plan] = plan_caches(settings, plan_model(settings), num_tokens=num_tokens, memory=memory)
         return plan_model(settings).weights_nbytes + plan.peak_nbytes + plan.cold_nbytes
 
-    settings = read_settings(
+    settings = RunSettings.read(
         model=folder, policies=(policy,), budget=BUDGET, chunk=CHUNK, device="cpu"
     )
     [plan] = plan_caches(settings, plan_model(settings), num_tokens=5000, memory=memory)
@@ -124,7 +124,7 @@ def test_what_fits_is_the_most_that_fits(
 
 
 def test_a_budget_below_what_a_policy_needs_is_not_offered(tmp_path: Path) -> None:
-    settings = read_settings(model="nano", policies=("streaming-int8",), budget=512)
+    settings = RunSettings.read(model="nano", policies=("streaming-int8",), budget=512)
     model = plan_model(settings)
     [plan] = plan_caches(settings, model, num_tokens=200, memory=8 << 30)
     assert plan.most == 256  # its sinks, though fewer tokens come
@@ -133,7 +133,7 @@ def test_a_budget_below_what_a_policy_needs_is_not_offered(tmp_path: Path) -> No
 def test_weights_beside_those_that_are_loaded_do_not_count(
     llama: LlamaForCausalLM, tmp_path: Path
 ) -> None:
-    settings = read_settings(model=str(save(llama, tmp_path)))
+    settings = RunSettings.read(model=str(save(llama, tmp_path)))
     before = plan_model(settings)
     (tmp_path / "consolidated.safetensors").write_bytes(
         (tmp_path / "model.safetensors").read_bytes()
@@ -143,10 +143,10 @@ def test_weights_beside_those_that_are_loaded_do_not_count(
 
 def test_a_wrong_model_memory_or_budget_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="unknown model 'nanno'"):
-        plan_model(read_settings(model="nanno"))
+        plan_model(RunSettings.read(model="nanno"))
     with pytest.raises(PolicyError, match="such as 24GiB; found '25%'"):
         memory_of("cpu", "25%")
-    settings = read_settings(model="nano", policies=("streaming-int8",), budget=100)
+    settings = RunSettings.read(model="nano", policies=("streaming-int8",), budget=100)
     with pytest.raises(PolicyError, match="256 sinks"):
         plan_caches(settings, plan_model(settings), num_tokens=100, memory=1 << 30)
 
@@ -184,7 +184,7 @@ def test_the_command_says_what_happens_beyond_the_positions_of_the_model() -> No
 def test_on_a_cpu_cold_entries_count_in_all_and_in_what_fits(
     llama: LlamaForCausalLM, tmp_path: Path
 ) -> None:
-    settings = read_settings(
+    settings = RunSettings.read(
         model=str(save(llama, tmp_path)), policies=("lookback",), budget=BUDGET, device="cpu"
     )
     model = plan_model(settings)

@@ -42,7 +42,8 @@ def test_a_section_does_what_it_says(section: str, tree: Path) -> None:
         elif language == "toml":
             (tree / "mine.toml").write_text(block)
             code = (
-                "from agentkv.build import make_policy; from agentkv.config import PolicySettings;"
+                "from agentkv.build import make_policy\n"
+                "from agentkv.settings import PolicySettings\n"
                 "assert make_policy(PolicySettings(name='mine.toml')).name == 'mine'"
             )
             done = subprocess.run(

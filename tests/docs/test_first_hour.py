@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
+from agentkv_tasks.cli.app import cli
 from tests.docs.first_hour import NEEDS_MODEL, ROOT, commands, is_run
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentkv.build import make_policy
-from agentkv.config import PolicySettings
 from agentkv.policies.registry import NAMED
+from agentkv.settings import PolicySettings
 from agentkv_env.sites.world import World
 from tests.own_thread import in_own_thread
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
+from agentkv_tasks.cli.app import cli
 from tests.soak.part import Verdict
 from tests.soak.time_limit import time_limit
 

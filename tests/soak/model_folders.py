@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentkv import options
 from agentkv.build import load_run_model
-from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
+from agentkv_tasks.settings import RunSettings
 from tests.soak.command_line import invoke
 from tests.soak.part import Part, Verdict
 
@@ -99,7 +99,7 @@ _loading = typer.Typer()
 @_loading.command()
 def _load(model: options.Model) -> None:
     with options.for_people():
-        load_run_model(read_settings(model=model))
+        load_run_model(RunSettings.read(model=model))
 
 
 def run() -> Iterator[Verdict]:

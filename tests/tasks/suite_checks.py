@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentkv.config import read_settings
 from agentkv.models.scripted import Solution
 from agentkv_env.actions import extract, parse
 from agentkv_env.browser import Browser
@@ -18,6 +17,7 @@ from agentkv_tasks.results import Results, Row
 from agentkv_tasks.run.plan import Job, make_plan
 from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.worker import Stepped
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import Suite
 from agentkv_tasks.task import Task
 
@@ -39,8 +39,10 @@ class NoDisplay:
 
 def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = None) -> list[Row]:
     """Run every task of `suite` once with two workers, or the tasks with the ids `only`."""
-    settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
-    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    settings = RunSettings.read(
+        model=model, policies=("full",), out=out, screenshots=False, workers=2
+    )
+    plan = make_plan(settings, suite, sites={}, threads=1)
     jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]
     with Results(out / "results.jsonl") as results:
         run_jobs(plan, results, NoDisplay(), jobs=jobs)

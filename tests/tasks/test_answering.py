@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentkv.settings import SettingsError
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
-from agentkv_tasks.run.command import OptionError, read_judge
+from agentkv_tasks.settings import RunSettings
 
 SMALL = Path(__file__).parent / "data" / "small.json"
 
@@ -46,8 +47,8 @@ def test_every_silent_site_is_named_before_the_first_episode(tmp_path: Path) -> 
 def test_a_judge_without_address_or_name_is_refused(
     address: str | None, model: str | None, problem: str
 ) -> None:
-    with pytest.raises(OptionError, match=f"--judge.*{problem}"):
-        read_judge(address, model)
+    with pytest.raises(SettingsError, match=f"judge.*{problem}"):
+        RunSettings.read(judge=address, judge_model=model)
 
 
 def test_a_silent_judge_is_named_before_the_first_episode(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentkv.config import read_settings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.injection.hiding import UNREADABLE
 from agentkv_tasks.bench.injection.measure import Bench, run_bench
 from agentkv_tasks.bench.injection.rows import InjectionRow
+from agentkv_tasks.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tasks/results/injection_cpu-2-cores_2026-11-27/injection.jsonl"
@@ -25,7 +25,7 @@ def rows_of(path: Path) -> list[InjectionRow]:
 def obedient(out: Path, *places: str, demands: Sequence[str] = ("host",)) -> Bench:
     """A measurement of the script alone."""
     return Bench(
-        settings=read_settings(world_seed=75),
+        settings=RunSettings.read(world_seed=75),
         policies=(),
         unpinned=(),
         places=places,

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentkv.config import read_settings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.serve.measure import Bench, run_bench
 from agentkv_tasks.bench.serve.rows import ServeRow
+from agentkv_tasks.settings import RunSettings
 
 
 def test_the_server_reads_what_is_new_and_the_loop_all(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"Boat {number} lies at berth {number % 7}." for number in range(200)))
     bench = Bench(
-        settings=read_settings(policies=("full", "window"), budget=128),
+        settings=RunSettings.read(policies=("full", "window"), budget=128),
         num_turns=4,
         num_new=64,
         num_reply=4,

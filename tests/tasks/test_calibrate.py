@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from agentkv.build import make_policy
-from agentkv.config import PolicySettings, read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
 from agentkv.policies.allocators import Linear
 from agentkv.policies.gates import Confident
 from agentkv.policies.recall import LookBack, Unsure
+from agentkv.settings import PolicySettings
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.page import Box, Node, Page
 from agentkv_tasks.calibrate.calibrate import Calibration, best_of, calibrate, check
@@ -26,6 +26,7 @@ from agentkv_tasks.calibrate.recorded import READ, WRITTEN, CalibrationError, of
 from agentkv_tasks.calibrate.trial import Outcome
 from agentkv_tasks.calibrate.weights import WEIGHTS, quantile
 from agentkv_tasks.results import Results, Row
+from agentkv_tasks.settings import RunSettings
 
 MakeRow = Callable[..., Row]
 LINES = [f"link Bee number {i * i % 97} of hive {i} [{i}]" for i in range(90)]
@@ -158,7 +159,7 @@ def calibrated(
 
 
 def calibration(policy: str = "lookback", model: str = "nano", **changes: object) -> Calibration:
-    settings = read_settings(policies=[policy], model=model, budget=64, chunk=64)
+    settings = RunSettings.read(policies=[policy], model=model, budget=64, chunk=64)
     values: dict[str, object] = {"settings": settings, "fit": "looks", "share": 0.2, "threads": 1}
     values |= changes
     return Calibration(**values)  # type: ignore[arg-type]
@@ -275,7 +276,7 @@ def test_recordings_in_which_nothing_is_evicted_are_refused(
     ):
         of_text(short, nano.template)
     console, out = Console(file=io.StringIO()), tmp_path / "policy.toml"
-    settings = read_settings(policies=["lookback"], model="nano", budget=5000)
+    settings = RunSettings.read(policies=["lookback"], model="nano", budget=5000)
     with pytest.raises(CalibrationError, match="nothing was evicted .* and the budget is 5000"):
         calibrate(calibration(settings=settings, text=long, out=out), console)
     assert not out.exists()

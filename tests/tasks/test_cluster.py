@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv.config import RunSettings
+from agentkv.settings import SettingsError
 from agentkv.trace import read_trace
 from agentkv_tasks.own_sites.site_file import read_site_file
 from agentkv_tasks.run import command
@@ -16,6 +16,7 @@ from agentkv_tasks.run.cluster.driver import refuse_one_machine
 from agentkv_tasks.run.cluster.events import Event, Finished, Started
 from agentkv_tasks.run.cluster.node_runner import NodeRunner
 from agentkv_tasks.run.plan import Plan, trace_path
+from agentkv_tasks.settings import RunSettings
 from tests.tasks.runs import SMALL
 
 
@@ -26,25 +27,22 @@ def plan_in(out: Path, **more: object) -> Plan:
             **{"workers": 1, "ocr": False, "screenshots": False, **more},
         }
     )
-    return command.prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
+    return command.prepare(settings).plan
 
 
 def test_a_run_on_ray_without_ray_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    settings = RunSettings(tasks=str(SMALL), model="stop", out=tmp_path / "out")
+    settings = RunSettings(tasks=str(SMALL), model="stop", out=tmp_path / "out", executor="ray")
     with pytest.raises(ClusterError, match=r"pip install 'agentkv-web\[ray\]'"):
-        command.prepare(settings, sites={}, scoring="compat", step_timeout_s=300, executor="ray")
+        command.prepare(settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_address_of_a_cluster_needs_the_executor_ray(tmp_path: Path) -> None:
-    settings = RunSettings(tasks=str(SMALL), model="stop", out=tmp_path / "out")
-    with pytest.raises(command.OptionError, match="needs --executor ray"):
-        command.prepare(
-            settings, sites={}, scoring="compat", step_timeout_s=300, ray_address="auto"
-        )
+def test_an_address_of_a_cluster_needs_the_executor_ray() -> None:
+    with pytest.raises(SettingsError, match="ray_address needs executor ray"):
+        RunSettings.read(tasks=str(SMALL), model="stop", ray_address="auto")
 
 
 def test_sites_that_nothing_resets_and_numbered_devices_are_refused_on_several_nodes(

@@ -15,14 +15,14 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv_tasks.bench.confidence.measure import run_bench
 from agentkv_tasks.bench.confidence.rows import ConfidenceRow
 from agentkv_tasks.bench.confidence.table import area, caught, correlation
 from agentkv_tasks.bench.samples.measure import SampleBench
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 Rows = dict[str, dict[str, Any]]
 Measure = Callable[..., tuple[Rows, str]]
@@ -41,7 +41,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def measure(text: Path, tmp_path: Path) -> Measure:
     def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
-        settings = read_settings(
+        settings = RunSettings.read(
             model="nano",
             policies=policies,
             chunk=32,

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv.config import PolicySettings
+from agentkv.settings import PolicySettings
 from agentkv_tasks.results import Attempt
 from agentkv_tasks.run.job_queue import JobQueue
 from agentkv_tasks.run.plan import Job

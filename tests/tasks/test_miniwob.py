@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from agentkv.agent import Agent
-from agentkv.config import read_settings
 from agentkv.models.model import Model
 from agentkv.models.scripted import Solution, Stop
 from agentkv.trace import read_trace
@@ -35,6 +34,7 @@ from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.plan import Job, make_plan
 from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.worker import Stepped
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
 from tests.sampling import sampled
@@ -335,11 +335,11 @@ class NoDisplay:
 @installed
 @pytest.mark.browser
 def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -> None:
-    settings = read_settings(
+    settings = RunSettings.read(
         model="solution", policies=("full",), out=tmp_path, screenshots=False, workers=1
     )
     suite = load_suite("miniwob", world_seed=SEED)
-    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
+    plan = make_plan(settings, suite, sites={}, threads=1)
     jobs = [job for job in plan.jobs if _page(job.task) == "click-test-2"]
     with Results(tmp_path / "results.jsonl") as results:
         run_jobs(plan, results, NoDisplay(), jobs=jobs)
@@ -351,10 +351,10 @@ def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -
 
 @installed
 def test_the_solution_model_leaves_out_tasks_without_a_solution(tmp_path: Path) -> None:
-    settings = read_settings(
+    settings = RunSettings.read(
         tasks="miniwob", model="solution", policies=("full",), out=tmp_path, ocr=False
     )
-    run = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    run = prepare(settings)
     played = {_page(job.task) for job in run.plan.jobs}
     assert played == set(SCRIPTS)
     assert run.notices == ("2 tasks without a solution are left out",)

@@ -18,9 +18,9 @@ import torch
 from agentkv.build import load_run_model, make_acting
 from agentkv.cache.cache import Cache
 from agentkv.cache.packed import PackedForward
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, OutOfMemory, Reply
+from agentkv.settings import PolicySettings
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.timing import Stopwatch
 from agentkv_tasks.run.checkpoints import Checkpointed
@@ -34,6 +34,7 @@ from agentkv_tasks.run.remote import (
     RemoteModel,
     ReplyFailed,
 )
+from agentkv_tasks.settings import RunSettings
 
 SETTINGS = RunSettings(model="nano", device="cpu", budget=64)
 POLICIES = (("full", None), ("conf-kv-int8", 128), ("window", 64))

@@ -12,11 +12,11 @@ from click.testing import Result
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
 from agentkv.models.find import NANO
 from agentkv_tasks.bench.needle.maps import heat_maps
 from agentkv_tasks.bench.needle.rows import NeedleRow
 from agentkv_tasks.bench.needle.table import compared
+from agentkv_tasks.cli.app import cli
 
 Entries = list[dict[str, Any]]
 Call = Callable[..., Result]

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv.models.load import load_model
 from agentkv_tasks.bench.needle.kinds import is_right, share_right
 from agentkv_tasks.bench.needle.page import NONCE, Spot, make_needle, observe
 from agentkv_tasks.bench.needle.words import codes_in, words_template
+from agentkv_tasks.cli.app import cli
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -15,10 +15,9 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner, Result
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.evaluate.expressions import syntax_errors
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError, answers
 from agentkv_tasks.own_sites.sign_in import SignInError
@@ -26,6 +25,7 @@ from agentkv_tasks.own_sites.site_file import read_site_file
 from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.played_task import begun
 from agentkv_tasks.run.unreset import UnresetError, unreset_sites
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.task import Task
 from tests.local_site import Handler, served
 from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
@@ -320,16 +320,16 @@ def test_embedded_sites_reset_by_themselves_and_sites_elsewhere_do_not() -> None
 
 def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
     read_only = FILE.replace('reset = { get = "/reset" }', "read_only = true")
-    settings = read_settings(
+    settings = RunSettings.read(
         tasks=str(write(tmp_path, task(), text=read_only)), model="stop", policies=("full", "int4")
     )
-    prepared = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    prepared = prepare(settings)
     assert prepared.plan.unreset == ()
     write(tmp_path, task(require_reset=True), text=read_only)
     with pytest.raises(UnresetError, match="nothing resets diary in between"):
-        prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+        prepare(settings)
     write(tmp_path, task(require_reset=True, sites=["wiki"], require_login=False), text=read_only)
-    prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    prepare(settings)
 
 
 def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv_tasks.bench.errors import BenchError
@@ -27,6 +25,8 @@ from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.ppl.table import closed_share, nll_interval
 from agentkv_tasks.bench.samples.measure import SampleBench
 from agentkv_tasks.bench.stream import of_file
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 Rows = dict[tuple[int, str], dict[str, Any]]
 
@@ -47,7 +47,7 @@ Measure = Callable[..., tuple[Rows, str]]
 def measure(text: Path, tmp_path: Path) -> Measure:
     def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
         values: dict[str, Any] = {"lengths": (300,), "num_tokens": 6, "num_samples": 2}
-        settings = read_settings(model="nano", policies=policies, chunk=32)
+        settings = RunSettings.read(model="nano", policies=policies, chunk=32)
         out = tmp_path / "ppl.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
         bench = SampleBench(settings=settings, text=text, out=out, entries=160, **values | changes)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
 from agentkv.trace import TraceWriter
 from agentkv_env.page import Box, Cell, Node, Page
 from agentkv_env.serialize import serialize
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.run.replay import Recorded, page_difference, replay
 from tests.agentkv.agent.test_trace import STEP
 from tests.tasks.runs import SMALL

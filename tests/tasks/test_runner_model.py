@@ -14,7 +14,6 @@ import torch
 
 from agentkv.build import load_run_model
 from agentkv.cache.cache import Cache
-from agentkv.config import read_settings
 from agentkv.trace import read_trace
 from agentkv_tasks.results import Row
 from agentkv_tasks.run import episode_runner
@@ -23,6 +22,7 @@ from agentkv_tasks.run.display import failure_lines
 from agentkv_tasks.run.episode_runner import EpisodeRunner
 from agentkv_tasks.run.model_host import Host
 from agentkv_tasks.run.remote import Connection
+from agentkv_tasks.settings import RunSettings
 from tests.tasks.runs import (
     NANO,
     SMALL,
@@ -108,10 +108,10 @@ def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) 
 def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Path) -> None:
     dropping = ({"name": "full", "last_pages": 2}, {"name": "full", "rebuild": True})
     policies = ("full", "int8", "window", *dropping)
-    settings = read_settings(
+    settings = RunSettings.read(
         tasks="vwa75", model="nano", policies=policies, out=tmp_path, ocr=False
     )
-    run = prepare(settings, sites={}, scoring="compat", step_timeout_s=300)
+    run = prepare(settings)
     assert run.notices == ()  # nothing is degraded
     assert run.limits == (
         "full, int8: an episode ends with context_limit after 32,768 tokens, because the policy "
@@ -120,7 +120,7 @@ def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Pa
 
 
 def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_path: Path) -> None:
-    settings = read_settings(
+    settings = RunSettings.read(
         tasks=str(SMALL),
         model="nano",
         device="cpu",
@@ -131,7 +131,7 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
         out=tmp_path,
         ocr=False,
     )
-    plan = prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
+    plan = prepare(settings).plan
     model = load_run_model(settings)
     assert model is not None
 
@@ -169,7 +169,7 @@ def test_a_worker_launches_another_browser_after_many_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(episode_runner, "EPISODES_PER_BROWSER", 2)
-    settings = read_settings(
+    settings = RunSettings.read(
         tasks=str(SMALL),
         model="stop",
         policies=("full", "window"),
@@ -177,7 +177,7 @@ def test_a_worker_launches_another_browser_after_many_episodes(
         out=tmp_path,
         ocr=False,
     )
-    plan = prepare(settings, sites={}, scoring="compat", step_timeout_s=300).plan
+    plan = prepare(settings).plan
 
     others = set(browsers_of(os.getpid()))
 

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, quote, quote_plus, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
 from agentkv.trace import TraceWriter
 from agentkv_env.masking import Secrets
+from agentkv_tasks.cli.app import cli
 from tests.agentkv.agent.test_trace import STEP
 from tests.tasks.runs import SMALL, complete_rows, finish, start
 

@@ -11,8 +11,8 @@ from click.testing import Result
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
 from agentkv.trace import Episode, Step, TraceWriter
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.results import Results, Row
 from tests.agentkv.agent.test_trace import STEP as PLAIN_STEP
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentkv.config import SettingsError
 from agentkv.files import PrivateFileError
+from agentkv.settings import SettingsError
 from agentkv_tasks.own_sites.sign_in import SignInError, read_storage_state
 from agentkv_tasks.own_sites.site_file import SiteFile, SiteFileError, read_site_file
 from agentkv_tasks.task import Task, TaskError

@@ -14,12 +14,12 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv_tasks.bench.states.measure import Bench, run_bench
 from agentkv_tasks.bench.stream import of_world
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 LAYERS = 6
 
@@ -48,7 +48,9 @@ def measure(text: Path, tmp_path: Path) -> Measure:
 
     def run(*policies: object, **changes: Any) -> tuple[Rows, str]:
         values: dict[str, Any] = {"num_tokens": 100, "num_prompt": 20, "num_parts": 3, **changes}
-        settings = read_settings(model="nano", policies=policies, budget=values.pop("budget", 64))
+        settings = RunSettings.read(
+            model="nano", policies=policies, budget=values.pop("budget", 64)
+        )
         out = tmp_path / "rows" / "states.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
         run_bench(Bench(settings=settings, text=text, out=out, **values), console)

@@ -3,7 +3,7 @@
 import pytest
 
 from agentkv.build import make_policy
-from agentkv.config import PolicySettings
+from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.sweep import swept, variation_of
 

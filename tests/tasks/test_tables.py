@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.settings import PolicySettings
 from agentkv_tasks.report.summary import stored_baseline, summarize
 from agentkv_tasks.report.tables import (
     Cost,
@@ -18,6 +18,7 @@ from agentkv_tasks.report.tables import (
 from agentkv_tasks.results import ResultsError, Row
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.plan import make_plan
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 
 MakeRow = Callable[..., Row]
@@ -268,7 +269,7 @@ def test_a_label_cannot_break_the_table(row: MakeRow) -> None:
 def test_every_row_records_the_memory_distance_of_its_task() -> None:
     suite = load_suite("vwa-long", world_seed=75)
     settings = RunSettings(model="stop", policies=(PolicySettings(name="full"),), limit=3)
-    plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=9, threads=1)
+    plan = make_plan(settings, suite, sites={}, threads=1)
     for job in plan.jobs:
         assert job.task.memory_distance_pages > 0
         assert blank_row(plan, job).memory_distance_pages == job.task.memory_distance_pages

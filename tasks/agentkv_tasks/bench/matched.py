@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agentkv.build import cache_dtype_for
 from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
-from agentkv.config import RunSettings
 from agentkv.policies.registry import policy
+from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
@@ -17,6 +16,6 @@ if TYPE_CHECKING:
 
 def window_bytes(entries: int, settings: RunSettings, local: "LocalModel") -> int:
     """Return the bytes of a window of so many entries, stored as the settings say."""
-    dtype = getattr(torch, cache_dtype_for(settings, local))
+    dtype = getattr(torch, local.dtype_of(settings))
     geometry = replace(describe(local.model), dtype=dtype)
     return resting_bytes(policy("window").fitted(entries), geometry, batch=1)

@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.progress import Progress
 
 from agentkv.agent import Agent
-from agentkv.config import RunSettings
 from agentkv.dialog.prompt import Template
 from agentkv.models.model import Reply
 from agentkv.models.scripted import Solution
@@ -23,6 +22,7 @@ from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.run.preflight import find_browser
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 
 

@@ -5,8 +5,8 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from agentkv.config import PolicySettings
 from agentkv.policies.registry import parameters_of
+from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 
 _COMMAS = re.compile(r",(?![^\[]*\])")

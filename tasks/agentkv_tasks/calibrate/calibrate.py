@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentkv.build import budget_for, check_language_model, load_run_model, make_policy
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.files import require_file, write_atomic
 from agentkv.models.local import LocalModel
 from agentkv.policies.policy import Policy
+from agentkv.settings import PolicySettings
 from agentkv_tasks.calibrate.layers import Layers
 from agentkv_tasks.calibrate.looks import Looks
 from agentkv_tasks.calibrate.recorded import CalibrationError, Recording, of_runs, of_text
@@ -27,6 +27,7 @@ from agentkv_tasks.calibrate.table import table
 from agentkv_tasks.calibrate.trial import Outcome, Trial
 from agentkv_tasks.calibrate.weights import Weights
 from agentkv_tasks.progress import progress_on
+from agentkv_tasks.settings import RunSettings
 
 
 class Fit(Protocol):

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from rich.progress import Progress
 
-from agentkv.build import budget_for, cache_dtype_for
+from agentkv.build import budget_for
 from agentkv.cache.cache import Cache
-from agentkv.config import RunSettings
 from agentkv.models.local import LocalModel
 from agentkv.policies.policy import Policy
 from agentkv_tasks.calibrate.recorded import CalibrationError, Recording
+from agentkv_tasks.settings import RunSettings
 
 MOST_RUNS = 3
 """Runs of a candidate until its share of alarms is as wanted."""
@@ -83,13 +83,7 @@ class Trial:
         """
         local, settings = self._local, self._settings
         budget = budget_for(settings, policy)
-        acting = local.with_cache(
-            policy,
-            budget=budget,
-            prefill=settings.prefill,
-            chunk=settings.chunk,
-            cache_dtype=cache_dtype_for(settings, local),
-        )
+        acting = local.with_cache(policy, settings, budget=budget)
         is_first, peak, cold = not self._far, 0, 0
         scores: list[tuple[float, bool]] = []
         bar = self._progress.add_task(label, total=len(self._recordings))

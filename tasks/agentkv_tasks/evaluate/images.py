@@ -13,7 +13,8 @@ from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.evaluate.graders import Graders
 from agentkv_tasks.evaluate.likeness import similarity
 from agentkv_tasks.evaluate.pages import visit
-from agentkv_tasks.evaluate.strings import CannotScore, Scoring
+from agentkv_tasks.evaluate.strings import CannotScore
+from agentkv_tasks.settings import Scoring
 from agentkv_tasks.task import ImageCheck
 
 _THRESHOLD = 0.8  # VisualWebArena's, where a task gives none

@@ -12,7 +12,8 @@ from playwright.sync_api import Page
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate.calls import parse_call
 from agentkv_tasks.evaluate.graders import Graders
-from agentkv_tasks.evaluate.strings import Meaning, Scoring, compare, describe
+from agentkv_tasks.evaluate.strings import Meaning, compare, describe
+from agentkv_tasks.settings import Scoring
 from agentkv_tasks.task import PageCheck, References, Task, TaskError
 
 _CHECK_TIMEOUT_MS = 20_000

@@ -13,11 +13,11 @@ from agentkv_tasks.evaluate.strings import (
     UNDECIDED,
     CannotScore,
     Meaning,
-    Scoring,
     describe,
     string_match,
 )
 from agentkv_tasks.evaluate.urls import url_match
+from agentkv_tasks.settings import Scoring
 from agentkv_tasks.task import EvalType, References, Task
 
 

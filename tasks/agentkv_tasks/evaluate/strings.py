@@ -13,13 +13,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 from agentkv_tasks.evaluate.words import words
+from agentkv_tasks.settings import Scoring
 from agentkv_tasks.task import INEQUALITY, References
 
-Scoring = Literal["compat", "mended"]
-SCORINGS: tuple[Scoring, ...] = ("compat", "mended")
+SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
 
 _TOLERANCE = 1e-8
 _LARGEST = 10**300

@@ -3,7 +3,7 @@
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from agentkv_tasks.evaluate.strings import Scoring
+from agentkv_tasks.settings import Scoring
 
 Note = Literal["EXACT", "GOLD in PRED"]
 NOTES: tuple[Note, ...] = ("EXACT", "GOLD in PRED")

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from agentkv.config import read_toml
 from agentkv.files import read_private
+from agentkv.settings import read_toml
 from agentkv_env.named_secrets import Secret, is_name, names_in, placeholder
 from agentkv_tasks.own_sites.schema import (
     PORT,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agentkv.config import SCRIPTED
+from agentkv.settings import SCRIPTED
 from agentkv.terminal import human_bytes
 from agentkv_tasks.report.spread import WHY, Spread, repeats_are_equal
 from agentkv_tasks.report.statistics import FEWEST, MARGIN, Paired

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import jinja2
 
-from agentkv.config import SCRIPTED
 from agentkv.files import make_folder, write_atomic
+from agentkv.settings import SCRIPTED
 from agentkv.terminal import human_bytes
 from agentkv.trace import Trace
 from agentkv_tasks.report.curves import (

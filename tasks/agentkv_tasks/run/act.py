@@ -8,9 +8,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from agentkv.build import check_model, load_run_model, make_acting, make_agent, resolved_parameters
-from agentkv.config import SCRIPTED, RunSettings
 from agentkv.files import OutputPathError, require_folder
 from agentkv.progress import Listener, Progress
+from agentkv.settings import SCRIPTED
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.actions import Action
 from agentkv_env.attached import attached_page, other_pages, require_loopback
@@ -23,6 +23,7 @@ from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
+from agentkv_tasks.settings import RunSettings
 
 TRACE = "trace.jsonl"
 """Name of the trace in the folder of `agentkv act --out`."""

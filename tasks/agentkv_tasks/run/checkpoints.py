@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentkv.config import SCRIPTED
 from agentkv.models.model import Reply
+from agentkv.settings import SCRIPTED
 from agentkv.trace import Step, TraceError, read_trace
 from agentkv_env.masking import MASK
 from agentkv_env.page import Page

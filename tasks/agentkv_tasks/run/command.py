@@ -6,22 +6,21 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
+from typing import Protocol
 
 from rich.console import Console
 from rich.text import Text
 
 from agentkv.advice import advice_lines
 from agentkv.build import check_model, ignored_budget, make_policy
-from agentkv.config import SCRIPTED, RunSettings, read_settings
 from agentkv.files import WriteError, require_folder
-from agentkv.options import default_out, note
+from agentkv.settings import SCRIPTED
+from agentkv.terminal import note
 from agentkv_env.hosts import is_web_address
 from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import names_in, placeholder
 from agentkv_tasks.addresses import Addresses
-from agentkv_tasks.evaluate import Judge, Scoring, asks_admin
+from agentkv_tasks.evaluate import Judge, asks_admin
 from agentkv_tasks.miniwob import script_for
 from agentkv_tasks.own_sites.sign_in import read_storage_state
 from agentkv_tasks.own_sites.site_file import SiteFile
@@ -52,15 +51,10 @@ from agentkv_tasks.run.plan import Job, Plan, default_threads, make_plan, total
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.unreset import refuse_unreset, unreset_sites
+from agentkv_tasks.settings import JUDGE_KEY, RunSettings
 from agentkv_tasks.sites import sites_for
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task, TaskError
-
-JUDGE_KEY = "AGENTKV_JUDGE_KEY"
-"""Environment variable with the API key of the judge."""
-
-Executor = Literal["local", "ray"]
-"""Where episodes are played: on this machine, or on the nodes of a Ray cluster."""
 
 _OUTPUTS = ("report.html", "traces", "logs", CHECKPOINTS)
 
@@ -80,77 +74,28 @@ class Run:
     """After how many tokens episodes end, where nothing is degraded; printed at the start."""
     fresh: bool
     retry_failures: bool
-    executor: Executor = "local"
-    ray_address: str | None = None
-    """Address of the Ray cluster; None: the variable RAY_ADDRESS, or the cluster of this machine.
-    """
-
-
-def read_run(config: Path | None, out: Path | None, given: Mapping[str, Any]) -> RunSettings:
-    """Read the settings of a run from a TOML file and `given`, which overrides it.
-
-    Where nothing else says so, the folder follows from tasks, world and model.
-
-    Raises:
-        SettingsError: a ValueError; see `read_settings`.
-    """
-    settings = read_settings(config, **given)
-    if out is None and "out" not in settings.model_fields_set:
-        out = default_out(settings.tasks, settings.world_seed, settings.model)
-    return settings if out is None else settings.model_copy(update={"out": out})
-
-
-def read_judge(address: str | None, model: str | None) -> Judge | None:
-    """Return the judge at an address, with the key from the environment; None without an address.
-
-    Raises:
-        OptionError: one of address and model is missing, or the address is no web address.
-    """
-    if address is None and model is None:
-        return None
-    if address is None or model is None:
-        raise OptionError(
-            "--judge gives the address of the judge and --judge-model its name there; give both"
-        )
-    if not is_web_address(address):
-        raise OptionError(f"--judge {address!r}: expected an address such as http://host:8000/v1")
-    if "@" in urlsplit(address).netloc:
-        raise OptionError(f"--judge: put the key of the judge into {JUDGE_KEY}, not the address")
-    return Judge(address, model, os.environ.get(JUDGE_KEY, ""))
 
 
 def prepare(
     settings: RunSettings,
     *,
-    sites: Mapping[str, str],
-    scoring: Scoring,
-    step_timeout_s: float,
     fresh: bool = False,
     retry_failures: bool = False,
-    allow_unreset: bool = False,
-    judge: Judge | None = None,
-    executor: Executor = "local",
-    ray_address: str | None = None,
 ) -> Run:
     """Check a run without starting anything.
 
     Args:
-        executor: `ray` spreads the episodes over a Ray cluster; every node, or every GPU of a node,
-            then plays as many at a time as the settings have workers.
-        ray_address: host:port of the cluster, or `auto`; None: the variable RAY_ADDRESS, or `auto`.
-        judge: scores what texts and addresses cannot decide; None leaves it unjudged.
-        allow_unreset: accept sites that nothing resets between the episodes of a task. Every table
-            of the run then carries a warning.
+        fresh: delete the rows of an earlier run in the folder first.
+        retry_failures: play episodes again that the harness ended, such as a crash or a timeout.
 
     Raises:
         ValueError: an option, a task or a policy is wrong, or Ray is missing; the message names
             usable values, or what to install.
         BrowserMissing: no browser was found.
     """
-    if executor == "ray":
+    if settings.executor == "ray":
         require_ray()
-    elif ray_address is not None:
-        raise OptionError("--ray-address needs --executor ray")
+    settings, sites = settings.with_folder(), settings.sites
     suite = load_suite(settings.tasks, world_seed=settings.world_seed)
     if settings.model == "solution":
         suite, notices = _with_solutions(suite)
@@ -195,7 +140,7 @@ def prepare(
         _refuse_secrets(own, tasks, sites)
     unreset = unreset_sites(tasks, own=own, elsewhere=sites, addresses=addresses)
     num_plays = len(settings.policies) * len(settings.seeds)
-    if allow_unreset:
+    if settings.allow_unreset:
         notices += [f"nothing resets {name} between episodes" for name in unreset]
     else:
         refuse_unreset(unreset, own=own, num_plays=num_plays)
@@ -208,17 +153,22 @@ def prepare(
         settings,
         suite,
         sites=sites if own is None else known,
-        scoring=scoring,
-        step_timeout_s=step_timeout_s,
         threads=threads,
         unreset=unreset,
-        judge=judge,
+        judge=_judge(settings),
     )
-    if executor == "ray":
+    if settings.executor == "ray":
         refuse_one_machine(plan)
     find_browser(settings.browser_path)
     limits = tuple(_position_limits(plan))
-    return Run(plan, tuple(notices), limits, fresh, retry_failures, executor, ray_address)
+    return Run(plan, tuple(notices), limits, fresh, retry_failures)
+
+
+def _judge(settings: RunSettings) -> Judge | None:
+    """Return the judge of a run with the key from the environment; None if it has none."""
+    if settings.judge is None or settings.judge_model is None:
+        return None
+    return Judge(settings.judge, settings.judge_model, os.environ.get(JUDGE_KEY, ""))
 
 
 def _position_limits(plan: Plan) -> list[str]:
@@ -416,10 +366,10 @@ class _Play(Protocol):
 @contextlib.contextmanager
 def _player(prepared: Run, console: Console) -> Iterator[tuple[_Play, int]]:
     """Yield what plays the jobs, and at how many places it plays at the same time."""
-    if prepared.executor == "local":
+    if prepared.plan.settings.executor == "local":
         yield run_jobs, 1
         return
-    with cluster_for(prepared.plan, prepared.ray_address) as cluster:
+    with cluster_for(prepared.plan, prepared.plan.settings.ray_address) as cluster:
         for notice in cluster.notices:
             console.print(Text(notice, style="yellow"), soft_wrap=True)
         console.print(Text(f"on the Ray cluster: {', '.join(cluster.labels)}"), soft_wrap=True)

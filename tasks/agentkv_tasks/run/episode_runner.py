@@ -309,7 +309,7 @@ class EpisodeRunner:
     def _score(self, task: Task, row: Row, episode: Episode, session: Session) -> Row:
         """Score an episode by the run's scoring, and by the other one for comparison."""
         assert self._browser is not None and self._sites is not None
-        chosen, judge = self._plan.scoring, self._plan.judge
+        chosen, judge = self._plan.settings.scoring, self._plan.judge
         (other,) = set(SCORINGS) - {chosen}
         score = functools.partial(
             score_of,

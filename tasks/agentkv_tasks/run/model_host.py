@@ -32,9 +32,9 @@ from agentkv_tasks.run.remote import (
 )
 
 if TYPE_CHECKING:
-    from agentkv.config import RunSettings
     from agentkv.models.batch import Batch
     from agentkv.models.local import ActingModel, LocalConversation, LocalModel, PendingReply
+    from agentkv_tasks.settings import RunSettings
 
 BEAT_S = 1.0
 """Seconds between two `Alive` messages, unless a forward takes longer."""

@@ -29,7 +29,7 @@ class ModelProcess:
     """The process that holds the model. Its log is in `plan.settings.out`."""
 
     def __init__(self, context: multiprocessing.context.SpawnContext, plan: Plan) -> None:
-        self._context, self._silence_s = context, plan.step_timeout_s
+        self._context, self._silence_s = context, plan.settings.step_timeout_s
         log = plan.settings.out / "logs" / "model.log"
         self.child = ChildProcess(context, serve_model, plan, what="the model's process", log=log)
         self.loaded: float | None = None

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from agentkv.build import resolved_parameters
-from agentkv.config import SCRIPTED, PolicySettings, RunSettings
 from agentkv.models.find import default_cache_dtype, weights_digest
+from agentkv.settings import SCRIPTED, PolicySettings
 from agentkv_env.masking import Secrets
-from agentkv_tasks.evaluate import Judge, Scoring
+from agentkv_tasks.evaluate import Judge
 from agentkv_tasks.results import key_of
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import Suite
 from agentkv_tasks.task import Task
 
@@ -39,8 +40,6 @@ class Plan:
     jobs: tuple[Job, ...]
     sites: Mapping[str, str]
     """Placeholder to origin of sites that run elsewhere; the embedded world serves the others."""
-    scoring: Scoring
-    step_timeout_s: float
     threads: int
     """Threads of torch in the process that holds the model."""
     weights: str = ""
@@ -59,29 +58,11 @@ class Plan:
 
         Only rows with equal settings can be compared.
         """
-        chosen = self.settings
         return {
+            **self.settings.in_rows,
             "suite_digest": self.suite.digest,
-            "scoring": self.scoring,
-            "decoding": chosen.decoding,
-            "temperature": chosen.temperature,
-            "deterministic": chosen.deterministic,
-            "max_new_tokens": chosen.max_new_tokens,
-            "thinking": chosen.thinking,
-            "observation_tokens": chosen.observation_tokens,
-            "observations": chosen.observations,
-            "pins": chosen.pins,
-            "strict": chosen.strict,
-            "max_steps": chosen.max_steps,
-            "max_parse_failures": chosen.max_parse_failures,
-            "max_repeats": chosen.max_repeats,
-            "timeout_s": chosen.timeout_s,
-            "prefill": chosen.prefill,
-            "chunk": chosen.chunk,
-            "dtype": chosen.dtype,
             "cache_dtype": self.cache_dtype,
             "weights": self.weights,
-            "ocr": chosen.ocr,
             "sites": Secrets().mask_within(self.sites),
             "unreset": list(self.unreset),
             "judge": "" if self.judge is None else Secrets().mask(str(self.judge)),
@@ -93,8 +74,6 @@ def make_plan(
     suite: Suite,
     *,
     sites: Mapping[str, str],
-    scoring: Scoring,
-    step_timeout_s: float,
     threads: int,
     unreset: tuple[str, ...] = (),
     judge: Judge | None = None,
@@ -126,8 +105,6 @@ def make_plan(
         suite,
         tuple(jobs),
         sites,
-        scoring,
-        step_timeout_s,
         threads,
         weights,
         cache_dtype,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from PIL import ImageFont
 
-from agentkv.config import SCRIPTED
+from agentkv.settings import SCRIPTED
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.sites.server import PortBusy, Server

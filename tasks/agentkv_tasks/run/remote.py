@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agentkv.config import PolicySettings
 from agentkv.models.model import ContextLimit, OutOfMemory, Reply
+from agentkv.settings import PolicySettings
 from agentkv_env.page import Page
 from agentkv_env.timing import Stopwatch
 

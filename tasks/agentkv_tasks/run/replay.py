@@ -8,7 +8,6 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from agentkv.agent import Agent
-from agentkv.config import RunSettings
 from agentkv.models.model import Reply
 from agentkv.trace import Episode, Step, Trace, read_trace
 from agentkv_env.browser import Browser
@@ -22,6 +21,7 @@ from agentkv_env.sites.world import World
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, Score, evaluate
 from agentkv_tasks.goal import goal_of
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.sites import sites_for
 from agentkv_tasks.task import parse_tasks
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from agentkv.config import SCRIPTED
 from agentkv.files import WriteError
 from agentkv.progress import COMPILING
+from agentkv.settings import SCRIPTED
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import RETRIED, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, set_aside
@@ -297,8 +297,8 @@ class _Scheduler:
             self._replace_worker(
                 slot, "timeout", f"killed: the episode took longer than {limit:.0f} s"
             )
-        elif now - slot.child.last_message > self._plan.step_timeout_s:
-            wait = self._plan.step_timeout_s
+        elif now - slot.child.last_message > self._plan.settings.step_timeout_s:
+            wait = self._plan.settings.step_timeout_s
             self._replace_worker(slot, "timeout", f"killed: no step was finished in {wait:.0f} s")
 
     def _replace_worker(self, slot: _Slot, status: str, cause: str) -> None:

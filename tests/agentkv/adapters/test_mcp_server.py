@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from agentkv.adapters.mcp_server import mcp_server
 from agentkv.adapters.page_tools import BYTES_PER_TOKEN, PageTools, ToolFailed
-from agentkv.cli import cli
 from agentkv_env.named_secrets import Secret
+from agentkv_tasks.cli.app import cli
 from tests.env.conftest import Pages
 from tests.own_thread import in_own_thread
 
@@ -289,7 +289,7 @@ def test_hosts_that_are_none_are_refused() -> None:
 
 def test_without_the_package_the_command_says_what_to_install() -> None:
     code = (
-        "import sys; sys.modules['mcp'] = None; from agentkv.cli import cli;"
+        "import sys; sys.modules['mcp'] = None; from agentkv_tasks.cli.app import cli;"
         "cli(['mcp', '--hosts', 'shop.example'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

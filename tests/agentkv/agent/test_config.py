@@ -12,11 +12,12 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.config import PolicySettings, RunSettings, SettingsError, read_settings
 from agentkv.defaults import BUDGET, CHUNK, POLICY
 from agentkv.models.scripted import Solution
 from agentkv.policies.registry import NAMED, parameters_of
+from agentkv.settings import PolicySettings, SettingsError
 from agentkv_env.page import Page
+from agentkv_tasks.settings import RunSettings
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,20 +38,20 @@ parameters = { window = 32 }
 def test_given_settings_override_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(FILE)
-    run = read_settings(path, seeds=(3,), limit=5)
+    run = RunSettings.read(path, seeds=(3,), limit=5)
     assert (run.seeds, run.limit, run.budget, run.max_steps) == ((3,), 5, "64MiB", None)
     assert [policy.row_name for policy in run.policies] == ["full", "snapkv-32"]
     assert run.policies[1].parameters == {"window": 32}
 
 
 def test_a_policy_given_by_name_has_default_parameters() -> None:
-    run = read_settings(policies=["full", "window"])
+    run = RunSettings.read(policies=["full", "window"])
     assert run.policies == (PolicySettings(name="full"), PolicySettings(name="window"))
 
 
 def test_policies_with_fewer_pages_have_names_and_parameters_of_their_own() -> None:
     last = {"name": "int8", "last_pages": 3, "notes_only": True, "rebuild": True}
-    run = read_settings(policies=["int8", last])
+    run = RunSettings.read(policies=["int8", last])
     plain, fewer = run.policies
     assert plain.row_name == "int8"
     assert fewer.row_name == "int8 last_pages=3 notes_only=True rebuild=True"
@@ -66,14 +67,14 @@ def test_policies_with_fewer_pages_have_names_and_parameters_of_their_own() -> N
 
 
 def test_settings_survive_a_round_trip_through_json() -> None:
-    run = read_settings(policies=["full", {"name": "window", "label": "w"}], timeout_s=5)
+    run = RunSettings.read(policies=["full", {"name": "window", "label": "w"}], timeout_s=5)
     assert RunSettings.model_validate_json(run.model_dump_json()) == run
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"polices": ["full"]}, r"unknown setting 'polices'; known: tasks, model, policies"),
+        ({"polices": ["full"]}, r"unknown setting 'polices'; known: model, device, dtype"),
         ({"decoding": "loose"}, r"decoding: .*'constrained' or 'free', found 'loose'"),
         ({"policies": []}, "at least one"),
         ({"policies": ["full", "full"]}, "full named twice; give each a `label`"),
@@ -85,16 +86,16 @@ def test_an_invalid_setting_is_rejected_with_what_was_expected(
     given: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        read_settings(**given)
+        RunSettings.read(**given)
 
 
 def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot read .*absent\.toml"):
-        read_settings(tmp_path / "absent.toml")
+        RunSettings.read(tmp_path / "absent.toml")
     path = tmp_path / "broken.toml"
     path.write_text("tasks = ")
     with pytest.raises(SettingsError, match=r"broken\.toml is no TOML"):
-        read_settings(path)
+        RunSettings.read(path)
 
 
 @pytest.mark.parametrize("name", SCRIPTED)
@@ -228,7 +229,7 @@ def test_the_profile_of_nano_applies_to_nano_alone(tmp_path: Path) -> None:
 def test_given_settings_override_the_profile(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("chunk = 64\n")
-    run = read_settings(path, budget=100)
+    run = RunSettings.read(path, budget=100)
     assert (run.chunk, run.budget) == (64, 100)
 
 
@@ -252,7 +253,7 @@ def test_a_label_of_a_named_policy_with_its_own_defaults_is_accepted() -> None:
 
 
 def test_a_run_with_default_settings_is_part_of_the_committed_result() -> None:
-    measured = read_settings(ROOT / "tasks/results/pressure_cpu-2-cores_2026-11-25/run.toml")
+    measured = RunSettings.read(ROOT / "tasks/results/pressure_cpu-2-cores_2026-11-25/run.toml")
     run = RunSettings()
     assert all(policy in measured.policies for policy in run.policies)
     assert (run.budget, run.chunk, run.tasks) == (measured.budget, measured.chunk, measured.tasks)
@@ -275,7 +276,7 @@ def test_a_run_with_default_settings_is_part_of_the_committed_result() -> None:
 )
 def test_a_value_that_would_break_an_episode_is_rejected(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
-        read_settings(**{name: value})
+        RunSettings.read(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -292,4 +293,4 @@ def test_a_hostile_settings_file_is_rejected_by_name(tmp_path: Path, text: str) 
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"mine\.toml"):
-        read_settings(path)
+        RunSettings.read(path)

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 
 import agentkv
 from agentkv.build import make_policy
-from agentkv.config import PolicySettings
 from agentkv.models.find import NANO
 from agentkv.policies.confident import conf_kv
 from agentkv.policies.named import edie
+from agentkv.settings import PolicySettings
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from agentkv.config import RunSettings
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
-from agentkv.serve.command import ServeSettings, prepare, serving_in_thread
+from agentkv.serve.command import prepare, serving_in_thread
 from agentkv.serve.engine import Engine
+from agentkv.serve.settings import ServeSettings
 from tests.agentkv.agent.conftest import chat_tokenizer as chat_tokenizer
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.agent.test_chat_templates import FAMILIES, tokenizer_of, train_tokenizer
@@ -124,10 +124,11 @@ def serving(
     **settings: Any,
 ) -> Iterator[Served]:
     """Serve a model on a free port."""
-    run = RunSettings(model="tiny", policies=policies, budget=budget, chunk=chunk)
-    asked = ServeSettings(port=0, name="tiny", **settings)
+    asked = ServeSettings(
+        model="tiny", policies=policies, budget=budget, chunk=chunk, port=0, **settings
+    )
     with (
-        prepare(local, run, asked, keys) as prepared,
+        prepare(local, asked, keys) as prepared,
         serving_in_thread(prepared, asked) as port,
     ):
         yield Served(f"http://127.0.0.1:{port}", prepared.engine, local)

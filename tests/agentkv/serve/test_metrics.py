@@ -79,7 +79,7 @@ def test_any_model_is_answered_for_where_the_server_says_so(
     chat_model: Callable[[str], LocalModel],
 ) -> None:
     asked = {**GOOD, "model": "gpt-4o"}
-    with serving(chat_model(CHATML), takes_any_model=True) as served:
+    with serving(chat_model(CHATML), any_model=True) as served:
         status, answer = send(served, asked)
         assert status == 200 and answer["model"] == "tiny"
     with serving(chat_model(CHATML)) as served:

@@ -9,7 +9,6 @@ import openai
 import pytest
 
 from agentkv.models.local import LocalModel
-from agentkv.serve.job import Limits
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
 
 ASKED: list[Any] = [{"role": "user", "content": "Search the page for a Blue Kayak"}]
@@ -219,8 +218,7 @@ def test_a_client_that_leaves_frees_its_place_and_the_conversation_goes_on(
     chat_model: Callable[[str], LocalModel],
 ) -> None:
     local = chat_model(CHATML)
-    limits = Limits(max_tokens=20_000, max_running=1)
-    with serving(local, limits=limits) as served, served.client() as client:
+    with serving(local, max_tokens=20_000, parallel=1) as served, served.client() as client:
         stream = client.chat.completions.create(
             model="tiny",
             messages=ASKED,
@@ -258,7 +256,7 @@ def test_a_client_that_leaves_frees_its_place_and_the_conversation_goes_on(
 
 def test_a_request_out_of_time_ends_with_an_error(chat_model: Callable[[str], LocalModel]) -> None:
     with (
-        serving(chat_model(CHATML), limits=Limits(max_tokens=30_000), request_s=1.0) as served,
+        serving(chat_model(CHATML), max_tokens=30_000, timeout_s=1.0) as served,
         served.client() as client,
     ):
         with pytest.raises(openai.InternalServerError, match="deadline"):

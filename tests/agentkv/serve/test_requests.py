@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from agentkv.models.local import LocalModel
 from agentkv.serve.command import ServeError
-from agentkv.serve.job import Limits
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 
 GOOD: dict[str, Any] = {
@@ -30,7 +29,7 @@ CHAT, RAW = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(scope="module")
 def served(chat_model: Callable[[str], LocalModel]) -> Iterator[Served]:
-    with serving(chat_model(CHATML), max_body=200_000, limits=Limits(max_tokens=64)) as served:
+    with serving(chat_model(CHATML), max_body=200_000, max_tokens=64) as served:
         yield served
 
 
@@ -143,8 +142,8 @@ def test_without_its_key_nothing_but_the_health_is_told(
 def test_more_requests_than_the_queue_takes_are_told_to_come_again(
     chat_model: Callable[[str], LocalModel],
 ) -> None:
-    limits = Limits(max_tokens=4000, max_running=1, max_waiting=1)
-    with serving(chat_model(CHATML), limits=limits, request_s=3) as served:
+    limits = {"max_tokens": 4000, "parallel": 1, "queue": 1}
+    with serving(chat_model(CHATML), **limits, timeout_s=3) as served:
         schema = {"type": "array", "minItems": 1000, "items": {}}
         long = {
             **GOOD,
@@ -336,8 +335,8 @@ def test_two_servers_cannot_share_a_folder(
 ) -> None:
     local = chat_model(CHATML)
     with (
-        serving(local, folder=tmp_path),
+        serving(local, store=tmp_path),
         pytest.raises(ServeError, match="another server"),
-        serving(local, folder=tmp_path),
+        serving(local, store=tmp_path),
     ):
         pass

@@ -214,7 +214,7 @@ def test_slots_are_saved_restored_and_erased(served: Served) -> None:
 def test_a_session_is_saved_under_a_plain_name_only(
     local: LocalModel, tmp_path: Path, name: str
 ) -> None:
-    with serving(local, folder=tmp_path / "store") as served:
+    with serving(local, store=tmp_path / "store") as served:
         ask(served, [user("hello")])
         with served.client() as client:
             for action in ("save", "restore"):
@@ -227,11 +227,11 @@ def test_a_session_is_saved_under_a_plain_name_only(
 
 def test_sessions_on_disk_are_found_by_the_next_server(local: LocalModel, tmp_path: Path) -> None:
     messages = [user(WORDS)]
-    with serving(local, keys=("ann", "bob"), folder=tmp_path) as served:
+    with serving(local, keys=("ann", "bob"), store=tmp_path) as served:
         first = ask(served, messages)
         named = ask(served, messages, key="bob", prompt_cache_key="mine")
     more = [*with_reply(messages, first), user("more")]
-    with serving(local, keys=("bob", "ann"), folder=tmp_path) as served:
+    with serving(local, keys=("bob", "ann"), store=tmp_path) as served:
         again = ask(served, more)
         assert session_of(again) == session_of(first) and cached(again) > 60
         bobs = ask(served, more, key="bob", prompt_cache_key="mine")
@@ -241,11 +241,11 @@ def test_sessions_on_disk_are_found_by_the_next_server(local: LocalModel, tmp_pa
 
 def test_a_damaged_session_is_read_again(local: LocalModel, tmp_path: Path) -> None:
     messages = [user(WORDS)]
-    with serving(local, folder=tmp_path) as served:
+    with serving(local, store=tmp_path) as served:
         first = ask(served, messages)
     for file in tmp_path.glob("sessions/*/cache-*"):
         file.write_bytes(file.read_bytes()[:-20])
-    with serving(local, folder=tmp_path) as served:
+    with serving(local, store=tmp_path) as served:
         more = ask(served, [*with_reply(messages, first), user("more")])
         assert cached(more) == 0 and more.usage.prompt_tokens > 60
 
@@ -253,7 +253,7 @@ def test_a_damaged_session_is_read_again(local: LocalModel, tmp_path: Path) -> N
 def test_files_of_sessions_are_their_owners_alone_and_hold_no_key(
     local: LocalModel, tmp_path: Path
 ) -> None:
-    with serving(local, keys=("secret-of-ann",), folder=tmp_path) as served:
+    with serving(local, keys=("secret-of-ann",), store=tmp_path) as served:
         ask(served, [user(WORDS)], key="secret-of-ann")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 3  # one of them is the lock

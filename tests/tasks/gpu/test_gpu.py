@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from agentkv.cli import cli
 from agentkv_kernels import device as kernels_device
 from agentkv_tasks.bench.contenders import models as shapes
 from agentkv_tasks.bench.gpu.__main__ import run_parts
@@ -28,6 +27,7 @@ from agentkv_tasks.bench.gpu.parts import (
 )
 from agentkv_tasks.bench.gpu.results import folder_name, gather, page, unused
 from agentkv_tasks.bench.gpu.run import Outcome, count_tests, environment, limit, run, run_all
+from agentkv_tasks.cli.app import cli
 
 ROOT = Path(__file__).parents[3]
 CARD = Device("NVIDIA L4", 24 << 30, 58, (8, 9), "13.0", "580.1")

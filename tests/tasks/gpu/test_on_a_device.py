@@ -8,12 +8,12 @@ import torch
 
 pytest.importorskip("pydantic", reason="measurements need pydantic, which is not installed")
 
-from agentkv.config import read_settings  # noqa: E402
 from agentkv.models.memory import release_memory  # noqa: E402
 from agentkv.models.model import OutOfMemory  # noqa: E402
 from agentkv_env.page import Box, Node, Page  # noqa: E402
 from agentkv_tasks.bench.memory.episode import Episode, measured  # noqa: E402
 from agentkv_tasks.bench.speed.clock import Clock  # noqa: E402
+from agentkv_tasks.settings import RunSettings  # noqa: E402
 
 BOX = Box(1, 2, 3, 4)
 
@@ -21,7 +21,7 @@ BOX = Box(1, 2, 3, 4)
 @pytest.mark.gpu
 def test_the_memory_of_a_device_is_measured_where_a_model_is_on_it() -> None:
     episode = Episode(
-        settings=read_settings(policies=("window",), chunk=96, device="cuda"),
+        settings=RunSettings.read(policies=("window",), chunk=96, device="cuda"),
         shape="tiny",
         num_layers=None,
         num_positions=400,
@@ -59,7 +59,7 @@ def _acting(policy: str) -> Any:
     pytest.importorskip("llguidance", reason="a model that acts needs llguidance")
     from agentkv.build import load_run_model, make_acting
 
-    settings = read_settings(policies=(policy,), budget=256, model="nano", device="cuda")
+    settings = RunSettings.read(policies=(policy,), budget=256, model="nano", device="cuda")
     model = load_run_model(settings)
     assert model is not None
     return make_acting(settings, policy=settings.policies[0], model=model)

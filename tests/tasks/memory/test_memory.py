@@ -17,14 +17,14 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from agentkv.cache.layer import CacheLayer
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv_tasks.bench.contenders.verify import WrongError
 from agentkv_tasks.bench.memory.episode import Episode, measured
 from agentkv_tasks.bench.memory.measure import Bench, run_bench
 from agentkv_tasks.bench.memory.process import EpisodeError, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 ROW_BYTES = 2 * 2 * 2 * 16 * 4
 """Keys and values of a token in all layers and heads of the tiny shape, float32."""
@@ -38,7 +38,7 @@ def measure(tmp_path: Path) -> Measure:
     """Policies, and what differs from two lengths -> the file's rows, the output."""
 
     def run(*policies: str, **changes: Any) -> tuple[Entries, str]:
-        settings = read_settings(
+        settings = RunSettings.read(
             policies=policies, budget=64, chunk=512, device="cpu", cache_dtype="model"
         )
         out = tmp_path / "rows" / "memory.jsonl"
@@ -63,7 +63,7 @@ def call() -> Callable[..., Result]:
 
 
 def _episode(label: str, **changes: Any) -> Episode:
-    settings = read_settings(
+    settings = RunSettings.read(
         policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
     )
     values: dict[str, Any] = {
@@ -185,7 +185,7 @@ def test_a_process_of_llama_cpp_holds_its_own_weights_alone(measure: Measure) ->
 
 
 def test_what_measures_llama_cpp_imports_neither_torch_nor_transformers() -> None:
-    names = "agentkv.cli, agentkv_tasks.bench.memory.llama_episode"
+    names = "agentkv_tasks.cli.app, agentkv_tasks.bench.memory.llama_episode"
     code = f"import sys, {names}; print({{'torch', 'transformers'}} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -12,10 +12,10 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agentkv.cli import cli
-from agentkv.config import read_settings
 from agentkv_tasks.bench.contenders.models import build
 from agentkv_tasks.bench.speed.measure import Bench, run_bench
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.settings import RunSettings
 
 Entries = list[dict[str, Any]]
 Measure = Callable[..., tuple[Entries, str]]
@@ -35,7 +35,7 @@ def measure(tmp_path: Path) -> Measure:
             "command": "agentkv bench speed",
             **changes,
         }
-        settings = read_settings(
+        settings = RunSettings.read(
             policies=policies,
             budget=values.pop("budget", 64),
             chunk=96,

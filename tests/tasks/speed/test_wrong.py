@@ -20,7 +20,6 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.numba_backend import NumbaBackend
-from agentkv.config import read_settings
 from agentkv_kernels.formats import Int8
 from agentkv_kernels.layout import VALUES
 from agentkv_tasks.bench.contenders.contender import Ours
@@ -33,6 +32,7 @@ from agentkv_tasks.bench.contenders.prepare import (
     random_ids,
 )
 from agentkv_tasks.bench.contenders.verify import QUANTISED, ROWS, WrongError, check_path
+from agentkv_tasks.settings import RunSettings
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """The tiny shape."""
@@ -186,7 +186,7 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
     )
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    settings = read_settings(
+    settings = RunSettings.read(
         policies=("conf-kv-int8",), budget=128, chunk=64, device="cpu", cache_dtype="model"
     )
     with torch.inference_mode():
@@ -198,7 +198,7 @@ def test_rounding_in_a_deep_model_of_16_bits_is_no_mistake() -> None:
 
 def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
     model = copy.deepcopy(plain)
-    settings = read_settings(
+    settings = RunSettings.read(
         policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
     )
     gone = weakref.ref(next(model.parameters()))

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from agentkv.build import make_policy
-from agentkv.config import PolicySettings
 from agentkv.policies.registry import parameters_of
+from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.confidence.read import Compared, compare_sample
 from agentkv_tasks.bench.confidence.rows import ConfidenceRow
 from agentkv_tasks.bench.confidence.table import figures, tables

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from agentkv.build import budget_for, make_policy, resolved_parameters
 from agentkv.cache.hf.attach import attach
-from agentkv.config import SCRIPTED, PolicySettings, RunSettings
 from agentkv.models.find import find_model, half_dtype
+from agentkv.settings import SCRIPTED, PolicySettings
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
 from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin
@@ -18,6 +18,7 @@ from agentkv_tasks.bench.contenders.others import AGAINST, LABELS, others
 from agentkv_tasks.bench.contenders.verify import NUM_STEPS, check_path
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import device_of, dtype_name
+from agentkv_tasks.settings import RunSettings
 
 CHECKED = 1.5
 """Length of the check relative to the budget, so that contenders evict."""

@@ -22,8 +22,8 @@ from agentkv.build import (
     make_agent,
     resolved_parameters,
 )
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.scripted import Obedient
+from agentkv.settings import PolicySettings
 from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr
 from agentkv_env.session import Session
@@ -49,6 +49,7 @@ from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.played_task import score_of
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
+from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.contenders.contender import Contender, cold_bytes
 from agentkv_tasks.bench.contenders.others import other
 from agentkv_tasks.bench.contenders.prepare import load_model, make_ours, random_ids
 from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.bench.memory.process import MemoryUse
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
+from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from agentkv.config import RunSettings
 from agentkv.files import append_line, require_file
 from agentkv_tasks.bench.contenders.contender import Contender
 from agentkv_tasks.bench.contenders.gguf_file import write_gguf
@@ -39,6 +38,7 @@ from agentkv_tasks.bench.memory.table import figures, table
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
+from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

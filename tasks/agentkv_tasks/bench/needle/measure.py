@@ -15,14 +15,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import (
-    cache_dtype_for,
     check_language_model,
     load_run_model,
     make_acting,
     make_policy,
     resolved_parameters,
 )
-from agentkv.config import RunSettings
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
@@ -47,6 +45,7 @@ from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
+from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.models.local import ActingModel, LocalModel
@@ -350,7 +349,7 @@ def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
             "decoding": "words" if is_in_words else settings.decoding,
             "pins": settings.pins,
             "dtype": dtype_name(local.model),
-            "cache_dtype": cache_dtype_for(settings, local),
+            "cache_dtype": local.dtype_of(settings),
             "max_new_tokens": settings.max_new_tokens,
         },
         **measured_on(local.model),

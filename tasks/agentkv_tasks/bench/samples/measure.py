@@ -18,16 +18,15 @@ from rich.progress import Progress
 from rich.table import Table
 
 from agentkv.build import (
-    cache_dtype_for,
     check_language_model,
     load_run_model,
     make_acting,
     make_policy,
     resolved_parameters,
 )
-from agentkv.config import PolicySettings, RunSettings
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
+from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
 from agentkv_tasks.bench.matched import window_bytes
@@ -39,6 +38,7 @@ from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.report.plot import Figure
+from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.cache.cache import Cache
@@ -345,7 +345,7 @@ def _alike(
             "prefill": settings.prefill,
             "chunk": settings.chunk,
             "dtype": dtype_name(local.model),
-            "cache_dtype": cache_dtype_for(settings, local),
+            "cache_dtype": local.dtype_of(settings),
             "match": bench.match,
             **({} if bench.text is None else {"offset": bench.offset, "overlap": False}),
         },

@@ -13,12 +13,14 @@ import torch
 from transformers import DynamicCache
 
 from agentkv.cache.hf.families import describe
-from agentkv.config import RunSettings
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
-from agentkv.serve.command import ServeSettings, prepare, serving_in_thread
+from agentkv.serve.command import prepare, serving_in_thread
+from agentkv.serve.settings import ServeSettings
+from agentkv.settings import PoliciesSettings
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +172,11 @@ def contenders(
     local: LocalModel, run: RunSettings, num_reply: int, store: Path
 ) -> Iterator[list[Contender]]:
     """Yield `re-read` and one contender for each policy of `run`, whose server runs meanwhile."""
-    settings = ServeSettings(port=0, folder=store, name=Path(run.model).name)
+    chosen = run.chosen(PoliciesSettings)
+    settings = ServeSettings(**chosen, port=0, store=store, name=Path(run.model).name)
     template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
     with (
-        prepare(local, run, settings) as prepared,
+        prepare(local, settings) as prepared,
         serving_in_thread(prepared, settings) as port,
     ):
         address = ("127.0.0.1", port)

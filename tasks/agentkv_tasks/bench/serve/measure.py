@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from agentkv.build import check_language_model, load_run_model, make_policy, resolved_parameters
-from agentkv.config import RunSettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import measured_on, threads_of_torch
 from agentkv_tasks.bench.row_file import RowFile
@@ -26,6 +25,7 @@ from agentkv_tasks.bench.stream import check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
+from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from agentkv.config import RunSettings
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.left_out import Say
 from agentkv_tasks.bench.contenders.models import Loaded
@@ -38,6 +37,7 @@ from agentkv_tasks.bench.speed.table import figures, tables
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
+from agentkv_tasks.settings import RunSettings
 
 WARM_UP = 2
 """Untimed steps at the start of each round."""

@@ -23,7 +23,6 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.config import RunSettings
 from agentkv.files import AppendedFile, require_file
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import dtype_name, measured_on
@@ -34,6 +33,7 @@ from agentkv_tasks.bench.stream import Stream, check_source, read_stream
 from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
+from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from agentkv.config import SCRIPTED
 from agentkv.files import WriteError, make_folder, write_atomic
+from agentkv.settings import SCRIPTED
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import DECISIVE, Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, remove_traces

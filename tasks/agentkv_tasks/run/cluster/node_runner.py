@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentkv.config import SCRIPTED
 from agentkv.files import WriteError, make_folder
+from agentkv.settings import SCRIPTED
 from agentkv_tasks.provenance import commit, versions
 from agentkv_tasks.results import Attempt, Row
 from agentkv_tasks.run.attempts import remove_attempts, remove_traces, traces_of

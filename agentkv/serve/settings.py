@@ -1,0 +1,44 @@
+"""Settings of a server."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from agentkv.defaults import POLICY
+from agentkv.settings import LARGEST, YEAR_S, PoliciesSettings, Policy, PolicySettings
+
+
+class ServeSettings(PoliciesSettings):
+    """A server: its model, the policies that requests may choose among, and its limits."""
+
+    policies: tuple[Policy, ...] = (PolicySettings(name=POLICY),)
+    """Cache policies: requests may choose among them, and the first is the default."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond this machine, keys are needed."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    name: str | None = None
+    """Name of the model in requests. The default is the last part of the model's own."""
+    allow_host: tuple[str, ...] = ()
+    """Further names by which the server may be addressed."""
+    any_model: bool = False
+    """Answer requests for any model's name with this model, for clients whose name cannot be
+    set."""
+    memory: str | None = None
+    """Bytes of all sessions in memory, such as 4GiB; the least recently used ones go to disk. The
+    default is a quarter of the device's."""
+    store: Path | None = None
+    """Folder for sessions on disk; the next server finds them there. The default is a temporary
+    folder."""
+    snapshots: int = Field(default=4, ge=0, le=LARGEST)
+    """Earlier states kept per session, to which a changed conversation returns."""
+    max_tokens: int = Field(default=4096, ge=1, le=LARGEST)
+    """Maximum tokens of a reply."""
+    parallel: int = Field(default=16, ge=1, le=LARGEST)
+    """Replies at a time, in one batch."""
+    queue: int = Field(default=64, ge=0, le=LARGEST)
+    """Requests that may wait."""
+    timeout_s: float = Field(default=600.0, gt=0, le=YEAR_S)
+    """Maximum seconds of a request."""
+    max_body: int = Field(default=16 * 2**20, ge=1, le=LARGEST)
+    """Maximum bytes of a request."""

@@ -1,0 +1,26 @@
+"""Options that several measurements share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Shape = Annotated[
+    str | None,
+    typer.Option(help="Random weights instead: tiny, gpt2, qwen3-14b, gpt-oss-20b and others."),
+]
+Layers = Annotated[int | None, typer.Option(help="Layers of the shape. [default: as many as fit]")]
+Against = Annotated[
+    str,
+    typer.Option(
+        help="Further contenders: static, quantized (fp8, and quanto and HQQ in 4 and 8 bits), "
+        "kvpress, llama.cpp; or single ones of these by their labels, such as 'hqq int4'."
+    ),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of torch.")]
+TextFile = Annotated[Path | None, typer.Option(help="Text file instead of the world.")]
+Out = Annotated[Path | None, typer.Option(help="File for the rows. [default: below runs/]")]
+Overwrite = Annotated[bool, typer.Option("--fresh", help="Overwrite --out.")]
+Resumable = Annotated[
+    bool, typer.Option("--fresh/--resume", help="Overwrite --out, or continue it.")
+]

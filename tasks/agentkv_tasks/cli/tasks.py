@@ -1,0 +1,105 @@
+"""`agentkv tasks`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from agentkv_tasks.cli.options import for_people, takes
+from agentkv_tasks.settings import RunSettings
+
+
+class _TaskCommands(TyperGroup):
+    """`agentkv tasks SUITE` stands for `agentkv tasks list SUITE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+tasks = typer.Typer(
+    cls=_TaskCommands,
+    help="List the tasks of a suite: `agentkv tasks SUITE` stands for `agentkv tasks list SUITE`. "
+    "Write and check a file of sites and tasks of your own.",
+    rich_markup_mode=None,
+)
+
+
+@tasks.command("list")
+@takes(RunSettings, "world_seed")
+def list_tasks(
+    given: dict[str, Any],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="Suite, JSON file or folder, TOML file of sites, or official tasks "
+            "(visualwebarena:FILE, vwa541:FILE, vwa75-live:FILE)."
+        ),
+    ] = "vwa75",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in VisualWebArena's schema.")
+    ] = False,
+) -> None:
+    """List the tasks of a suite."""
+    with for_people() as console:
+        from agentkv_tasks.run.display import task_table
+        from agentkv_tasks.suites import SUITES, load_tasks
+
+        world_seed = RunSettings.read(**given).world_seed
+        found, name = load_tasks(suite, world_seed=world_seed)
+        if as_json:
+            typer.echo(json.dumps([task.model_dump(mode="json") for task in found], indent=2))
+            return
+        console.print(task_table(found))
+        about = SUITES[suite].about if suite in SUITES else f"{len(found)} tasks"
+        where = f" in world {world_seed}" if suite in SUITES else ""
+        console.print(Text(f"{name}{where}: {about}"), soft_wrap=True)
+
+
+@tasks.command()
+@takes(RunSettings, "browser_path")
+def check(
+    given: dict[str, Any],
+    file: Annotated[Path, typer.Argument(help="TOML file of sites.", metavar="FILE")],
+) -> None:
+    """Try the sites, log-ins and tasks of a file, and print a line for each check.
+
+    The sites are started and reset. Every solution is played and must pass; an agent that stops at
+    once must not, before the solution and after it and a reset. The exit code is 1 if a check
+    failed.
+    """
+    with for_people() as console:
+        from agentkv_tasks.own_sites.site_file import read_site_file
+        from agentkv_tasks.run.check import examine
+        from agentkv_tasks.run.preflight import find_browser
+
+        browser_path = RunSettings.read(**given).browser_path
+        sites_of_file = read_site_file(file)
+        find_browser(browser_path)
+        colors = {"ok": "green", "failed": "red", "skipped": "yellow"}
+        has_failed = False
+        for finding in examine(sites_of_file, browser_path=browser_path):
+            has_failed |= finding.verdict == "failed"
+            line = Text(f"{finding.verdict:<8}", style=colors[finding.verdict])
+            console.print(line + Text(f"{finding.name:<24} {finding.detail}"), soft_wrap=True)
+        raise typer.Exit(1 if has_failed else 0)
+
+
+@tasks.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder of the files.", metavar="DIR")],
+) -> None:
+    """Write a first file of sites with tasks, which `agentkv tasks check` passes.
+
+    Its site comes with agentkv. Nothing is overwritten.
+    """
+    with for_people() as console:
+        from agentkv_tasks.own_sites.first_files import SITES, write_first
+
+        for path in write_first(folder):
+            console.print(Text(str(path)), soft_wrap=True)
+        console.print(Text(f"check them: agentkv tasks check {folder / SITES}"), soft_wrap=True)
