@@ -120,7 +120,7 @@ def serve(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.serve.measure import Bench, run_bench
+        from agentkv_tasks.bench.serve.measure import ServeBench, run_bench
 
         given = {
             "model": model,
@@ -132,7 +132,7 @@ def serve(
             "browser_path": browser_path,
         }
         run_bench(
-            Bench(
+            ServeBench(
                 settings=read_settings(**options.without_none(given)),
                 num_turns=turns,
                 num_new=tokens,
@@ -142,170 +142,6 @@ def serve(
                 text=text,
                 command=shlex.join(["agentkv", *sys.argv[1:]]),
                 out=out or options.bench_out("serve", world_seed, model),
-                fresh=fresh,
-            ),
-            console,
-        )
-
-
-@bench.command()
-def ocr(
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            help="Checkout of another version, the baseline. [default: Tesseract on each picture "
-            "as it is]"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the pictures' words.")] = 0,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Read one of so many pictures. [default: all; with --quick one of 10]"
-        ),
-    ] = None,
-    site_pages: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Pages of each embedded site, to compare their time and text with the "
-            "baseline's. [default: 10; with --quick 2]",
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few pictures, within three minutes on two cores.")
-    ] = False,
-    world_seed: options.World = 75,
-    out: OutFile = None,
-    fresh: Overwrite = False,
-) -> None:
-    """Count the words that are read in pictures, by contrast and size, and measure the time of
-    pages.
-
-    The pictures show known words in many colors, sizes and fonts, some rotated by 2 and 5 degrees.
-    The OCR of this version and the baseline read the same pages in turn, without a cache.
-    """
-    with options.for_people() as console:
-        from agentkv_tasks.bench.ocr.measure import Bench, run_bench
-
-        run_bench(
-            Bench(
-                against=against,
-                seed=seed,
-                every=every or (10 if quick else 1),
-                site_pages=(2 if quick else 10) if site_pages is None else site_pages,
-                world_seed=world_seed,
-                command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or options.bench_out("ocr", world_seed, "nano"),
-                fresh=fresh,
-            ),
-            console,
-        )
-
-
-@bench.command()
-def injection(
-    policies: Policies = "full,lookback-int8,conf-kv-int8,window",
-    unpinned: Annotated[
-        str, typer.Option(help="Policies that play again and may evict the goal.")
-    ] = "window",
-    model: Model = "nano",
-    budget: options.Budget = "512",
-    places: Annotated[
-        str | None, typer.Option(help="Hiding places, separated by commas. [default: all]")
-    ] = None,
-    demands: Annotated[
-        str, typer.Option(help="What the pages demand, separated by commas.")
-    ] = "press,host,secret,stop",
-    threads: Threads = None,
-    world_seed: options.World = 75,
-    out: OutFile = None,
-    fresh: Overwrite = False,
-    device: options.Device = "auto",
-    browser_path: options.Browser = None,
-) -> None:
-    """Count which orders of hostile pages are read, followed, refused and carried out.
-
-    A thread of the embedded forum orders an action: in its text, its title, an image and other
-    places. A script that obeys every order and the model, with the goal of a task, play on each of
-    these pages.
-    """
-    with options.for_people() as console:
-        from agentkv.config import read_settings
-        from agentkv_tasks.bench.injection.hiding import PLACES
-        from agentkv_tasks.bench.injection.measure import Bench, run_bench
-
-        given = {
-            "model": model,
-            "budget": options.read_budget(budget),
-            "world_seed": world_seed,
-            "device": device,
-            "browser_path": browser_path,
-        }
-        pinned, free = (
-            read_settings(
-                **options.without_none(given), policies=tuple(options.split(option, names))
-            )
-            for option, names in (("--policies", policies), ("--unpinned", unpinned))
-        )
-        run_bench(
-            Bench(
-                settings=pinned,
-                policies=pinned.policies,
-                unpinned=free.policies,
-                places=tuple(options.split("--places", places)) if places else tuple(PLACES),
-                demands=tuple(options.split("--demands", demands)),
-                threads=threads,
-                command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or options.bench_out("injection", world_seed, model),
-                fresh=fresh,
-            ),
-            console,
-        )
-
-
-@bench.command()
-def states(
-    policies: Policies = "full,window,snapkv,arkv,fp8,conf-kv-int8",
-    model: Model = "nano",
-    budget: options.Budget = "256",
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens read one by one.")] = 4096,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens read at once before those.")] = 512,
-    parts: Annotated[int, typer.Option(help="Parts of the stream, each with its own row.")] = 8,
-    world_seed: options.World = 75,
-    text: TextFile = None,
-    out: OutFile = None,
-    fresh: Overwrite = False,
-    device: options.Device = "auto",
-    browser_path: options.Browser = None,
-) -> None:
-    """Follow caches along a long stream: entries kept, quantized and evicted, and the distance of
-    their next-token distributions from a full cache.
-
-    The stream consists of the solutions of vwa75 in the embedded world, or of a text file. Every
-    policy reads the same tokens, one by one.
-    """
-    with options.for_people() as console:
-        from agentkv.config import read_settings
-        from agentkv_tasks.bench.states.measure import Bench, run_bench
-
-        settings = read_settings(
-            model=model,
-            policies=tuple(options.split("--policies", policies)),
-            budget=options.read_budget(budget),
-            world_seed=world_seed,
-            device=device,
-            browser_path=browser_path,
-        )
-        run_bench(
-            Bench(
-                settings=settings,
-                num_tokens=tokens,
-                num_prompt=prompt,
-                num_parts=parts,
-                text=text,
-                command=shlex.join(["agentkv", *sys.argv[1:]]),
-                out=out or options.bench_out("states", world_seed, model),
                 fresh=fresh,
             ),
             console,
@@ -375,7 +211,7 @@ def speed(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.speed.measure import Bench, run_bench
+        from agentkv_tasks.bench.speed.measure import SpeedBench, run_bench
 
         settings = read_settings(
             model=model,
@@ -387,7 +223,7 @@ def speed(
             device=device,
         )
         run_bench(
-            Bench(
+            SpeedBench(
                 settings=settings,
                 shape=shape,
                 num_layers=layers,
@@ -449,7 +285,7 @@ def memory(
     """
     with options.for_people() as console:
         from agentkv.config import read_settings
-        from agentkv_tasks.bench.memory.measure import Bench, run_bench
+        from agentkv_tasks.bench.memory.measure import MemoryBench, run_bench
 
         settings = read_settings(
             model=model,
@@ -461,7 +297,7 @@ def memory(
             device=device,
         )
         run_bench(
-            Bench(
+            MemoryBench(
                 settings=settings,
                 shape=shape,
                 num_layers=layers,
@@ -573,7 +409,7 @@ def needle(
     with options.for_people() as console:
         from agentkv.config import read_settings
         from agentkv_tasks.bench.needle.kinds import make_kind
-        from agentkv_tasks.bench.needle.measure import Bench, reply_tokens, run_bench
+        from agentkv_tasks.bench.needle.measure import NeedleBench, reply_tokens, run_bench
 
         if entries is not None and budget is not None:
             raise options.OptionError("give --entries or --budget; both set the budget")
@@ -593,7 +429,7 @@ def needle(
         )
         name = "needle" if kind == "one" else f"needle-{kind}"
         run_bench(
-            Bench(
+            NeedleBench(
                 settings=settings,
                 entries=entries or (512 if budget is None else None),
                 kind=hidden,
@@ -696,18 +532,4 @@ def _ppl(samples: "SampleBench", console: "Console") -> None:
     run_bench(samples, console)
 
 
-def _confidence(samples: "SampleBench", console: "Console") -> None:
-    """Measure what the confidence in the next token says about what was forgotten.
-
-    Every token of the continuations is predicted with the whole past and under each policy. The
-    tables relate confidence to the distance of the two predictions, and say how many of the tokens
-    that a look changes an alarm catches, over its threshold. Under a policy that looks back, every
-    token looks. Bytes and continuations are those of `agentkv bench ppl`.
-    """
-    from agentkv_tasks.bench.confidence.measure import run_bench
-
-    run_bench(samples, console)
-
-
 _samples_command("ppl", "full,window,streaming-int8,conf-kv-int8,lookback-int8,int4", _ppl)
-_samples_command("confidence", "window,streaming-int8,conf-kv-int8,lookback-int8", _confidence)
