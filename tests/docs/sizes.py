@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import agentkv
 
 ROOT = Path(__file__).parents[2]
-SHAPES = ROOT / "tasks" / "results" / "plan_2026-11-27"
+SHAPES = ROOT / "lab" / "results" / "plan_2026-11-27"
 TOKENS = 32_768
 
 
