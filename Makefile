@@ -123,7 +123,7 @@ gpu:
 	    "make gpu PYTHON=/path/to/python" >&2; exit 1; }; \
 	  python=$(BIN)/python; \
 	fi; \
-	PYTHONPATH="tasks$${PYTHONPATH:+:$$PYTHONPATH}" "$$python" -m agentkv_tasks.bench.gpu $(GPU_ARGS)
+	PYTHONPATH="lab:tasks$${PYTHONPATH:+:$$PYTHONPATH}" "$$python" -m agentkv_lab.gpu $(GPU_ARGS)
 
 # Policies against NVIDIA's kvpress, which needs its own environment: it stops at transformers 5.2. The cache's exactness is
 # tested with that transformers too. agentkv itself is not installed.
@@ -201,9 +201,9 @@ docs: setup .venv/docs
 
 # The default model's whole recipe, hours on two cores, from the committed recordings; continues where it was stopped.
 nano: setup
-	PYTHONPATH=tasks $(BIN)/python -m train_nano.corpus
-	PYTHONPATH=tasks $(BIN)/python -m train_nano.train
-	PYTHONPATH=tasks $(BIN)/python -m train_nano.train --export
+	$(BIN)/python -m train_nano.corpus
+	$(BIN)/python -m train_nano.train
+	$(BIN)/python -m train_nano.train --export
 
 clean:
 	rm -rf .venv .venv-peers .venv-inspect .venv-shop .venv-ray .venv-oldest .venv-newest site .pytest_cache .mypy_cache .ruff_cache .hypothesis

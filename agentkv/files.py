@@ -5,7 +5,9 @@ whatever the umask.
 """
 
 import contextlib
+import errno
 import json
+import lzma
 import os
 import re
 import stat
@@ -29,6 +31,9 @@ class WriteError(RuntimeError):
     The message names the path and the cause and says what to do.
     """
 
+
+MOST_BYTES = 1 << 30
+"""Limit of the decompressed content of a file (our choice)."""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -128,6 +133,31 @@ def read_private(path: Path, *, most_bytes: int) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise PrivateFileError(f"{path}: is not UTF-8 text") from None
+
+
+def stored(path: Path) -> Path:
+    """Return `path`, or its compressed form `path`.xz if only that exists, as for kept results."""
+    compressed = path.with_name(f"{path.name}.xz")
+    return compressed if not path.exists() and compressed.is_file() else path
+
+
+def read_stored(path: Path) -> bytes:
+    """Return the content of `path`, or of `path`.xz if only that exists.
+
+    Raises:
+        OSError: the file cannot be read or decompressed, or has more than `MOST_BYTES`.
+    """
+    found = stored(path)
+    if found == path:
+        return path.read_bytes()
+    try:
+        with lzma.open(found) as file:
+            content = file.read(MOST_BYTES + 1)
+    except (lzma.LZMAError, EOFError):
+        raise OSError(errno.EINVAL, "not a complete xz file") from None
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"longer than {MOST_BYTES} bytes")
+    return content
 
 
 class AppendedFile:

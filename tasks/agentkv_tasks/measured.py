@@ -1,6 +1,6 @@
 """Committed measurements of the suites: how much their solutions see and how far back they look.
 
-`agentkv_tasks.reach` measures them in a browser and writes `measured.json` beside each suite.
+`agentkv_lab.reach` measures them in a browser and writes `measured.json` beside each suite.
 """
 
 import json

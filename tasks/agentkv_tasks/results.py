@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from agentkv.files import AppendedFile, json_line
+from agentkv.files import AppendedFile, json_line, read_stored, stored, write_atomic
 from agentkv.trace import Trace, TraceError, read_trace
 
 SCHEMA = 1
@@ -225,17 +225,14 @@ def key_of(
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the complete rows of a file, keeping the last row of each key.
+    """Read the complete rows of a file or of its compressed form, the last row of each key.
 
     An unfinished last line is ignored, and the file is not changed.
 
     Raises:
         ResultsError: a line is not a row; the message names file and line.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from None
+    content = _read(path)
     rows: dict[str, Row] = {}
     for number, line in enumerate(content[: _complete_length(content)].splitlines(), start=1):
         if not line.strip():
@@ -244,6 +241,13 @@ def read_rows(path: Path) -> list[Row]:
         rows.pop(row.key, None)  # a repeated episode moves to the end
         rows[row.key] = row
     return list(rows.values())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_stored(path)
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def trace_of(row: Row, folder: Path) -> Trace | None:
@@ -264,7 +268,8 @@ class Results:
     """The results file of a run, locked until it is closed.
 
     Args:
-        path: created if it does not exist; an unfinished last line is cut off.
+        path: created if it does not exist, with the rows of its compressed form; an unfinished last
+            line is cut off.
         fresh: discard existing rows.
 
     Raises:
@@ -273,6 +278,8 @@ class Results:
     """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
+        if not fresh and stored(path) != path:
+            write_atomic(path, _read(path))
         self._file = AppendedFile(path)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.advice import ADVICE
+from agentkv.files import stored
 from agentkv.terminal import human_bytes, plain
 from agentkv.trace import Step, Trace, TraceError, read_trace
 from agentkv_tasks.report.forgotten import Forgotten, Memory, reply_tokens, span_name
@@ -51,7 +52,7 @@ def find_episodes(place: Path) -> list[Recorded]:
     if place.is_file():
         return [Recorded(place.stem, place, None)]
     results = place / "results.jsonl"
-    rows = read_rows(results) if results.is_file() else []
+    rows = read_rows(results) if stored(results).is_file() else []
     by_stem = {Path(row.trace).stem: row for row in rows if row.trace}
     paths = sorted([*(place / "traces").glob("*.jsonl"), *place.glob("trace.jsonl")])
     if not paths:

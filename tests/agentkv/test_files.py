@@ -105,7 +105,6 @@ COMMANDS = {
     "run": ("run", "--tasks", str(SMALL), "--model", "stop"),
     "report": ("report", "ROWS", "ROWS2"),
     "needle": ("bench", "needle", "--needles", "1", "--lengths", "64"),
-    "states": ("bench", "states", "--tokens", "8", "--parts", "1"),
     "memory": ("bench", "memory", "--seen", "8"),
     "speed": ("bench", "speed", "--seen", "8"),
 }

@@ -1,4 +1,4 @@
-"""Prints what `agentkv plan` says of models of the shapes in `tasks/results/plan_2026-11-27`.
+"""Prints what `agentkv plan` says of models of the shapes in `lab/results/plan_2026-11-27`.
 
 `python -m tests.docs.sizes` gives the README's table of sizes. The weights are holes of a file: the
 plan reads their shapes alone.
@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import agentkv
 
 ROOT = Path(__file__).parents[2]
-SHAPES = ROOT / "tasks" / "results" / "plan_2026-11-27"
+SHAPES = ROOT / "lab" / "results" / "plan_2026-11-27"
 TOKENS = 32_768
 
 

@@ -20,7 +20,7 @@ from tests.soak.pages import FORMS, check_claims, value_cases
 from train_nano.episode import load
 
 BOX = Box(1, 2, 30, 40)
-RECORDINGS = Path(__file__).parents[2] / "tasks" / "train_nano" / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "lab" / "train_nano" / "recordings"
 
 
 def page_of(*nodes: Node, title: str = "t", tabs: tuple[str, ...] = (), tab: int = 0) -> Page:

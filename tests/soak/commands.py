@@ -171,8 +171,8 @@ _OF_ACT: list[tuple[str, ...]] = [
 _OF_BENCH: list[tuple[str, ...]] = [
     *(("needle", "--lengths", text) for text in ("0", "²", "", "9" * 18, _HUGE)),
     *(("needle", "--depths", "101"), ("needle", "--seed", "-1"), ("needle", "--needles", _HUGE)),
-    *(("states", "--parts", "0"), ("states", "--tokens", "9" * 15), ("states", "--text", ".")),
-    *(("states", "--text", "not-utf8.txt"), ("states", "--text", "words.txt")),
+    *(("ppl", "--samples", "0"), ("ppl", "--tokens", "9" * 15), ("ppl", "--text", ".")),
+    *(("ppl", "--text", "not-utf8.txt"), ("ppl", "--text", "words.txt")),
     *(("speed", "--seen", "0"), ("speed", "--shape", "giant"), ("speed", "--against", "x")),
     *(("memory", "--threads", "0"), ("memory", "--dtype", "int3"), ("memory", "--layers", "-1")),
 ]

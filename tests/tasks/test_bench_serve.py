@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.serve.measure import Bench, run_bench
+from agentkv_tasks.bench.serve.measure import ServeBench, run_bench
 from agentkv_tasks.bench.serve.rows import ServeRow
 from agentkv_tasks.settings import RunSettings
 
@@ -15,7 +15,7 @@ from agentkv_tasks.settings import RunSettings
 def test_the_server_reads_what_is_new_and_the_loop_all(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"Boat {number} lies at berth {number % 7}." for number in range(200)))
-    bench = Bench(
+    bench = ServeBench(
         settings=RunSettings.read(policies=("full", "window"), budget=128),
         num_turns=4,
         num_new=64,

@@ -12,9 +12,9 @@ from agentkv_env.browser import Browser
 from agentkv_env.serialize import serialize
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import DEFAULT_SEED, World
+from agentkv_lab.reach import uses
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
-from agentkv_tasks.reach import uses
 from agentkv_tasks.suites import Suite, load_suite
 from agentkv_tasks.task import Task
 from tests.tasks.suite_checks import play

@@ -1,5 +1,6 @@
 """Rows survive crashes, are never counted twice, and belong to one run."""
 
+import lzma
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentkv.files import read_stored
 from agentkv_tasks.results import (
     Attempt,
     Results,
@@ -99,6 +101,24 @@ def test_the_error_names_a_broken_line(tmp_path: Path, row: MakeRow) -> None:
         read_rows(path)
 
 
+def test_rows_that_were_compressed_are_read_and_continued(tmp_path: Path, row: MakeRow) -> None:
+    path, compressed = tmp_path / "results.jsonl", tmp_path / "results.jsonl.xz"
+    compressed.write_bytes(lzma.compress(row().to_json().encode() + b"\n"))
+    assert read_rows(path) == [row()] and not path.exists()
+    with Results(path) as results:
+        results.append(row(seed=1))
+    assert read_rows(path) == [row(), row(seed=1)]
+    with Results(path, fresh=True) as results:
+        assert results.rows == ()
+
+
+@pytest.mark.parametrize("content", [b"nonsense", lzma.compress(b"{}\n")[:-8]])
+def test_broken_compressed_rows_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "results.jsonl.xz").write_bytes(content)
+    with pytest.raises(ResultsError, match=r"results\.jsonl: cannot be read: not a complete xz"):
+        read_rows(tmp_path / "results.jsonl")
+
+
 def test_a_row_is_read_back_with_its_earlier_attempts(tmp_path: Path, row: MakeRow) -> None:
     attempt = Attempt(status="crash", error="lost", steps=3, seconds=1.5, trace="traces/a.jsonl")
     path = tmp_path / "results.jsonl"
@@ -172,11 +192,11 @@ def test_a_line_that_is_not_a_row_is_rejected(tmp_path: Path, line: str) -> None
 
 
 def test_committed_rows_of_older_runs_can_be_read() -> None:
-    folder = Path(__file__).parents[2] / "tasks" / "results" / "world_cpu-2-cores_2026-11-23"
-    files = sorted(folder.glob("world-75*/results.jsonl"))
-    assert files
-    for path in files:
-        assert len(read_rows(path)) == len(path.read_bytes().splitlines())
+    folder = Path(__file__).parents[2] / "lab" / "results" / "world_cpu-2-cores_2026-11-23"
+    runs = sorted(folder.glob("world-75*/"))
+    assert runs
+    for path in (run / "results.jsonl" for run in runs):
+        assert len(read_rows(path)) == len(read_stored(path).splitlines())
 
 
 def test_a_setting_missing_from_older_rows_has_its_former_value(

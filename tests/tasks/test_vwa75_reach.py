@@ -1,4 +1,4 @@
-"""Tests for the memory distances of vwa75, measured in a browser by `agentkv_tasks.reach`."""
+"""Tests for the memory distances of vwa75, measured in a browser by `agentkv_lab.reach`."""
 
 from collections.abc import Mapping
 

@@ -9,7 +9,7 @@ from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks import vwa75, vwa_long, vwa_unseen
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.template import Draft, Draw, Template
-from agentkv_tasks.wording import is_polite_request
+from train_nano.wording import is_polite_request
 
 WORLD = World(DEFAULT_SEED)
 TEMPLATES = [

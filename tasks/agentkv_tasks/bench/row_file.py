@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from agentkv.files import append_line, require_file
+from agentkv.files import append_line, read_stored, require_file, stored, write_atomic
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.rows import BenchRow
 
@@ -17,7 +17,7 @@ class RowFile(Generic[RowT]):
     """The rows of a file, the last one of each key.
 
     Args:
-        path: file; it is created with the first row.
+        path: file; it is created with the first row, after the rows of its compressed form.
         kind: class of the rows.
         key: identity of a row; a row that is measured again replaces the earlier one.
         fresh: ignore and overwrite existing rows.
@@ -33,8 +33,8 @@ class RowFile(Generic[RowT]):
         self.path, self._kind, self._key, self._is_fresh = path, kind, key, fresh
         require_file(path)
         self._rows: dict[Hashable, RowT] = {}
-        if path.is_file() and not fresh:
-            content = path.read_text(encoding="utf-8", errors="replace")
+        if stored(path).is_file() and not fresh:
+            content = read_stored(path).decode(errors="replace")
             for number, line in enumerate(content[: content.rfind("\n") + 1].splitlines(), 1):
                 self._put(self._parse(line, f"{path}: line {number}"))
 
@@ -50,6 +50,8 @@ class RowFile(Generic[RowT]):
 
     def add(self, row: RowT) -> None:
         """Append a row and flush it to disk. Raises WriteError."""
+        if not self._is_fresh and stored(self.path) != self.path:
+            write_atomic(self.path, read_stored(self.path))
         append_line(self.path, row.to_json().encode() + b"\n", fresh=self._is_fresh)
         self._is_fresh = False
         self._put(row)

@@ -302,9 +302,9 @@ def read_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
-def this_command() -> str:
+def this_command(program: str = "agentkv") -> str:
     """Return the command that runs, as rows record it."""
-    return shlex.join(["agentkv", *sys.argv[1:]])
+    return shlex.join([*program.split(), *sys.argv[1:]])
 
 
 def results_file(what: str, settings: RunSettings, seed: int | None = None) -> Path:

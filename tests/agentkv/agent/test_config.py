@@ -253,7 +253,7 @@ def test_a_label_of_a_named_policy_with_its_own_defaults_is_accepted() -> None:
 
 
 def test_a_run_with_default_settings_is_part_of_the_committed_result() -> None:
-    measured = RunSettings.read(ROOT / "tasks/results/pressure_cpu-2-cores_2026-11-25/run.toml")
+    measured = RunSettings.read(ROOT / "lab/results/pressure_cpu-2-cores_2026-11-25/run.toml")
     run = RunSettings()
     assert all(policy in measured.policies for policy in run.policies)
     assert (run.budget, run.chunk, run.tasks) == (measured.budget, measured.chunk, measured.tasks)

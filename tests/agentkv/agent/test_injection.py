@@ -19,7 +19,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.ocr import Ocr
 from agentkv_env.serialize import serialize
 from agentkv_env.session import Session
-from agentkv_tasks.bench.injection.hiding import PICTURE, PLACES, UNREADABLE, hidden, picture
+from agentkv_lab.injection.hiding import PICTURE, PLACES, UNREADABLE, hidden, picture
 from tests.env.conftest import Pages
 
 FORM = "<label>Search <input id=q></label> <label>File <input type=file></label>"

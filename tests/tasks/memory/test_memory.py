@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from agentkv.cache.layer import CacheLayer
 from agentkv_tasks.bench.contenders.verify import WrongError
 from agentkv_tasks.bench.memory.episode import Episode, measured
-from agentkv_tasks.bench.memory.measure import Bench, run_bench
+from agentkv_tasks.bench.memory.measure import MemoryBench, run_bench
 from agentkv_tasks.bench.memory.process import EpisodeError, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import table
@@ -45,7 +45,7 @@ def measure(tmp_path: Path) -> Measure:
         values = {"shape": "tiny", "lengths": (12_000, 300), "num_decoded": 3, **changes}
         console = Console(width=80, record=True, file=io.StringIO())
         try:
-            run_bench(Bench(settings=settings, out=out, command="agentkv", **values), console)
+            run_bench(MemoryBench(settings=settings, out=out, command="agentkv", **values), console)
         finally:
             said = console.export_text()
             lines = out.read_text().splitlines() if out.exists() else []

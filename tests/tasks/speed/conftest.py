@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agentkv_tasks.bench.contenders.models import build
-from agentkv_tasks.bench.speed.measure import Bench, run_bench
+from agentkv_tasks.bench.speed.measure import SpeedBench, run_bench
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
 
@@ -45,7 +45,7 @@ def measure(tmp_path: Path) -> Measure:
         out = tmp_path / "rows" / "speed.jsonl"
         console = Console(width=80, record=True, file=io.StringIO())
         try:
-            run_bench(Bench(settings=settings, out=out, **values), console)
+            run_bench(SpeedBench(settings=settings, out=out, **values), console)
         finally:
             said = console.export_text()
             lines = out.read_text().splitlines() if out.exists() else []

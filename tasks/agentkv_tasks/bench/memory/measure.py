@@ -42,7 +42,7 @@ from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class MemoryBench:
     """Settings of the measurement."""
 
     settings: RunSettings
@@ -71,7 +71,7 @@ class Bench:
         return max(max(self.lengths) + self.num_decoded, num_checked(self.settings))
 
 
-def check(bench: Bench) -> None:
+def check(bench: MemoryBench) -> None:
     """Check the options without loading a model.
 
     Raises:
@@ -87,7 +87,7 @@ def check(bench: Bench) -> None:
         raise BenchError(f"{bench.out} exists already; give another --out, or --fresh")
 
 
-def run_bench(bench: Bench, console: Console) -> list[MemoryRow]:
+def run_bench(bench: MemoryBench, console: Console) -> list[MemoryRow]:
     """Check the contenders, run a process for each cache and length, write its row at its end, and
     print the table and a summary in JSON.
 
@@ -137,7 +137,9 @@ class _Checked:
     """Task of a contender of llama.cpp with the longest prompt; None without such contenders."""
 
 
-def _measure(bench: Bench, console: Console, progress: Progress, rows: list[MemoryRow]) -> None:
+def _measure(
+    bench: MemoryBench, console: Console, progress: Progress, rows: list[MemoryRow]
+) -> None:
     """Measure, and add each row to `rows` and to the file."""
     with tempfile.TemporaryDirectory(prefix="agentkv-") as folder:
         found = _checked(bench, Path(folder) / "model.gguf", console, progress)
@@ -177,7 +179,7 @@ def _measure(bench: Bench, console: Console, progress: Progress, rows: list[Memo
                 rows.append(row)
 
 
-def _use(bench: Bench, found: _Checked, label: str, seen: int) -> MemoryUse:
+def _use(bench: MemoryBench, found: _Checked, label: str, seen: int) -> MemoryUse:
     """Run an episode of a contender in a new process. Raises EpisodeError."""
     if found.known[label]["kind"] == "llama.cpp":
         longest = found.of_llama
@@ -202,7 +204,9 @@ def _use(bench: Bench, found: _Checked, label: str, seen: int) -> MemoryUse:
     )
 
 
-def _checked(bench: Bench, model_file: Path, console: Console, progress: Progress) -> _Checked:
+def _checked(
+    bench: MemoryBench, model_file: Path, console: Console, progress: Progress
+) -> _Checked:
     """Check the contenders. The model is freed at the end, and for llama.cpp it is in
     `model_file`."""
     settings = bench.settings
@@ -261,6 +265,6 @@ def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _write(bench: Bench, row: MemoryRow, *, is_first: bool) -> None:
+def _write(bench: MemoryBench, row: MemoryRow, *, is_first: bool) -> None:
     """Append a row to the file, which the first row creates."""
     append_line(bench.out, row.to_json().encode() + b"\n", fresh=is_first)

@@ -55,7 +55,7 @@ SPARE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class NeedleBench:
     """Settings of the measurement."""
 
     settings: RunSettings
@@ -92,7 +92,7 @@ def reply_tokens(kind: Kind) -> int:
     return 64 + 32 * kind.num_sought
 
 
-def check(bench: Bench) -> None:
+def check(bench: NeedleBench) -> None:
     """Check the options without loading a model.
 
     Raises:
@@ -122,7 +122,7 @@ def check(bench: Bench) -> None:
     needle_file(bench.out, fresh=bench.fresh)
 
 
-def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
+def run_bench(bench: NeedleBench, console: Console) -> list[NeedleRow]:
     """Measure, write each row at once, and print the tables and a summary in JSON.
 
     Raises:
@@ -173,7 +173,7 @@ def run_bench(bench: Bench, console: Console) -> list[NeedleRow]:
     return rows
 
 
-def _with_budget(bench: Bench, local: "LocalModel") -> RunSettings:
+def _with_budget(bench: NeedleBench, local: "LocalModel") -> RunSettings:
     """Return the settings with the bytes of a window as their budget, where that was asked for."""
     if bench.entries is None:
         return bench.settings
@@ -190,7 +190,7 @@ def _sorted(rows: Sequence[NeedleRow]) -> list[NeedleRow]:
     )
 
 
-def _check_lengths(bench: Bench, local: "LocalModel") -> None:
+def _check_lengths(bench: NeedleBench, local: "LocalModel") -> None:
     """Refuse pages beyond the model's positions, and pages too short for a needle."""
     longest, positions = max(bench.lengths), local.max_positions
     needed = bench.settings.max_new_tokens + SPARE
@@ -204,7 +204,7 @@ def _check_lengths(bench: Bench, local: "LocalModel") -> None:
             require_room(local.template, spot)
 
 
-def _check_openings(bench: Bench, acting: Mapping[str, "ActingModel"]) -> None:
+def _check_openings(bench: NeedleBench, acting: Mapping[str, "ActingModel"]) -> None:
     """Refuse a budget that the pinned instruction and question do not fit into.
 
     Raises:
@@ -227,7 +227,7 @@ def _check_openings(bench: Bench, acting: Mapping[str, "ActingModel"]) -> None:
                     ) from error
 
 
-def _what_fits(bench: Bench, local: "LocalModel", label: str, num_pinned: int) -> str:
+def _what_fits(bench: NeedleBench, local: "LocalModel", label: str, num_pinned: int) -> str:
     """Return the option with the least budget of a power of two that holds so many pinned tokens,
     among those up to the longest page."""
     [chosen] = [each for each in bench.settings.policies if each.row_name == label]
@@ -246,7 +246,7 @@ def _what_fits(bench: Bench, local: "LocalModel", label: str, num_pinned: int) -
     return "another policy"
 
 
-def _places(bench: Bench) -> list[tuple[int, int, Question]]:
+def _places(bench: NeedleBench) -> list[tuple[int, int, Question]]:
     """Return all lengths, depths and questions, shorter pages first."""
     return [
         (length, depth, question)
@@ -256,7 +256,7 @@ def _places(bench: Bench) -> list[tuple[int, int, Question]]:
     ]
 
 
-def _spots(bench: Bench, length: int, depth: int, question: Question) -> list[Spot]:
+def _spots(bench: NeedleBench, length: int, depth: int, question: Question) -> list[Spot]:
     """Return what decides the needles of one place."""
     return [
         Spot(
@@ -272,7 +272,7 @@ def _spots(bench: Bench, length: int, depth: int, question: Question) -> list[Sp
 
 
 def _measure(
-    bench: Bench,
+    bench: NeedleBench,
     local: "LocalModel",
     acting: Mapping[str, "ActingModel"],
     about: Mapping[str, Any],
@@ -321,7 +321,9 @@ def _require_pages(file: RowFile[NeedleRow], place: tuple[Question, int, int], d
             raise file.mismatch(f"pages of {row.length} tokens at depth {row.depth} have changed")
 
 
-def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int, Question], list[str]]:
+def _left(
+    bench: NeedleBench, file: RowFile[NeedleRow]
+) -> dict[tuple[int, int, Question], list[str]]:
     """Return the policies without a row, by length, depth and question."""
     labels = [policy.row_name for policy in bench.settings.policies]
     left: dict[tuple[int, int, Question], list[str]] = {}
@@ -333,7 +335,7 @@ def _left(bench: Bench, file: RowFile[NeedleRow]) -> dict[tuple[int, int, Questi
     return left
 
 
-def _alike(bench: Bench, local: "LocalModel") -> dict[str, Any]:
+def _alike(bench: NeedleBench, local: "LocalModel") -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
     settings, is_in_words = bench.settings, isinstance(local.template, WordsTemplate)
     return {

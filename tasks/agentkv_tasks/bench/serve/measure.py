@@ -29,7 +29,7 @@ from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class ServeBench:
     """Settings of the measurement."""
 
     settings: RunSettings
@@ -49,7 +49,7 @@ class Bench:
     fresh: bool = False
 
 
-def run_bench(bench: Bench, console: Console) -> None:
+def run_bench(bench: ServeBench, console: Console) -> None:
     """Measure, print the table, and write the rows and their page.
 
     Raises:
@@ -79,7 +79,7 @@ def run_bench(bench: Bench, console: Console) -> None:
     )
 
 
-def _measure(bench: Bench, console: Console) -> list[ServeRow]:
+def _measure(bench: ServeBench, console: Console) -> list[ServeRow]:
     settings = bench.settings
     local = load_run_model(settings)
     assert local is not None, "the model is no script"

@@ -44,7 +44,7 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class SpeedBench:
     """Settings of the measurement."""
 
     settings: RunSettings
@@ -85,7 +85,7 @@ class Bench:
         return max(most, num_checked(self.settings))
 
 
-def check(bench: Bench) -> None:
+def check(bench: SpeedBench) -> None:
     """Check the options without loading a model.
 
     Raises:
@@ -106,7 +106,7 @@ def check(bench: Bench) -> None:
     speed_file(bench.out, fresh=bench.fresh)
 
 
-def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
+def run_bench(bench: SpeedBench, console: Console) -> list[SpeedRow]:
     """Check and measure the contenders, write the rows of each batch and length at its end, and
     print the tables and a summary in JSON.
 
@@ -159,7 +159,7 @@ def run_bench(bench: Bench, console: Console) -> list[SpeedRow]:
 
 
 def _left(
-    bench: Bench,
+    bench: SpeedBench,
     file: RowFile[SpeedRow],
     contenders: Sequence[Contender],
     about: dict[str, Any],
@@ -187,7 +187,7 @@ def _left(
 
 
 def _measure(
-    bench: Bench,
+    bench: SpeedBench,
     loaded: Loaded,
     contenders: Sequence[Contender],
     left: Sequence[tuple[int, int]],
@@ -228,7 +228,7 @@ def _measure(
             )
 
 
-def _about(bench: Bench, loaded: Loaded) -> dict[str, Any]:
+def _about(bench: SpeedBench, loaded: Loaded) -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
     return {
         "model": loaded.name,

@@ -52,11 +52,11 @@ def memory(
     transformers. What the other libraries need is in the help of bench speed.
     """
     with for_people() as console:
-        from agentkv_tasks.bench.memory.measure import Bench, run_bench
+        from agentkv_tasks.bench.memory.measure import MemoryBench, run_bench
 
         settings = RunSettings.read(**given)
         run_bench(
-            Bench(
+            MemoryBench(
                 settings=settings,
                 shape=shape,
                 num_layers=layers,

@@ -115,7 +115,7 @@ def needle(
     """
     with for_people() as console:
         from agentkv_tasks.bench.needle.kinds import make_kind
-        from agentkv_tasks.bench.needle.measure import Bench, reply_tokens, run_bench
+        from agentkv_tasks.bench.needle.measure import NeedleBench, reply_tokens, run_bench
 
         if entries is not None and "budget" in given:
             raise OptionError("give --entries or --budget; both set the budget")
@@ -126,7 +126,7 @@ def needle(
         )
         name = "needle" if kind == "one" else f"needle-{kind}"
         run_bench(
-            Bench(
+            NeedleBench(
                 settings=settings,
                 entries=entries or (None if "budget" in given else 512),
                 kind=hidden,

@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 
 
 def samples_command(
-    name: str, policies: Sequence[str], measure: "Callable[[SampleBench, Console], object]"
+    name: str,
+    policies: Sequence[str],
+    measure: "Callable[[SampleBench, Console], object]",
+    *,
+    program: str = "agentkv",
 ) -> Command:
     """Return the command of a benchmark of samples, with the options that all of them have.
 
     Args:
         policies: those by default.
         measure: runs the benchmark; its docstring is the help text.
+        program: how the command is started, for the rows.
     """
 
     @takes(
@@ -101,7 +106,7 @@ def samples_command(
                     text=text,
                     offset=offset,
                     threads=threads,
-                    command=this_command(),
+                    command=this_command(program),
                     out=out or results_file(name, settings),
                     fresh=fresh,
                 ),

@@ -34,11 +34,11 @@ def serve(
     cache, against the same model with a prompt that is read again in each turn.
     """
     with for_people() as console:
-        from agentkv_tasks.bench.serve.measure import Bench, run_bench
+        from agentkv_tasks.bench.serve.measure import ServeBench, run_bench
 
         settings = RunSettings.read(**given)
         run_bench(
-            Bench(
+            ServeBench(
                 settings=settings,
                 num_turns=turns,
                 num_new=tokens,

@@ -74,11 +74,11 @@ def speed(
     at another share (see "With looks" in docs/benchmarks.md).
     """
     with for_people() as console:
-        from agentkv_tasks.bench.speed.measure import Bench, run_bench
+        from agentkv_tasks.bench.speed.measure import SpeedBench, run_bench
 
         settings = RunSettings.read(**given)
         run_bench(
-            Bench(
+            SpeedBench(
                 settings=settings,
                 shape=shape,
                 num_layers=layers,

@@ -1,0 +1,1 @@
+"""The laboratory of agentkv: measurements that its development makes and a wheel does not hold."""

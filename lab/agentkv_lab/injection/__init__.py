@@ -1,0 +1,1 @@
+"""`agentkv_lab injection`: what the orders of hostile pages achieve."""

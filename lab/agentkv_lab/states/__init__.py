@@ -1,0 +1,1 @@
+"""`agentkv_lab states`: entries of a long stream under each policy."""

@@ -1,1 +1,0 @@
-"""`agentkv bench confidence`."""

@@ -1,1 +1,0 @@
-"""`agentkv bench injection`: what the orders of hostile pages achieve."""

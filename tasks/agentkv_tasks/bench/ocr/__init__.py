@@ -1,1 +1,0 @@
-"""`agentkv bench ocr`: words read in pictures, by contrast and size, and the time of a page."""

@@ -1,1 +1,0 @@
-"""`agentkv bench states`: entries of a long stream under each policy."""
