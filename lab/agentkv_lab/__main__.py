@@ -199,6 +199,16 @@ confidence = samples_command(
 lab.command()(confidence)
 
 
+@lab.command()
+def picture(
+    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("docs/success.svg"),
+) -> None:
+    """Draw the README's picture: tasks solved over the bytes of the cache, from committed rows."""
+    from agentkv_lab.picture import picture as drawn
+
+    out.write_text(drawn(), encoding="utf-8")
+
+
 @lab.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     add_help_option=False,

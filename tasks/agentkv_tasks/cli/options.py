@@ -139,8 +139,10 @@ def _help(field: FieldInfo, default: Any) -> str:
         text += " Separated by commas."
     if _origin(_kinds(field)) is dict:
         text += " Repeatable."
-    if default is None:
-        default = None if "The default is" in text or field.default_factory else field.default
+    if default is not None:
+        text = re.sub(r" ?The default is .*", "", text)
+    elif "The default is" not in text and field.default_factory is None:
+        default = field.default
     shown = _shown(default)
     return f"{text} [default: {shown}]" if shown else text
 
