@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from agentkv.defaults import CHUNK, POLICY
+from agentkv.nearest import did_you_mean
 
 SCRIPTED = ("solution", "stop", "random")
 """Names of the scripted models."""
@@ -379,7 +380,9 @@ def _explain(error: ValidationError, path: Path | None, schema: type[BaseModel])
         if problem["type"] in ("int_parsing", "int_parsing_size"):
             message = "expected a whole number"
         if problem["type"] == "extra_forbidden":
-            known = f"; known: {', '.join(schema.model_fields)}" if "." not in where else ""
+            names = tuple(schema.model_fields)
+            hint = did_you_mean(where, names)
+            known = f"; {hint}known: {', '.join(names)}" if "." not in where else ""
             lines.append(f"unknown setting {where!r}{known}")
         elif not where:
             lines.append(message)

@@ -128,7 +128,10 @@ def test_an_agent_takes_settings_and_overrides_of_them() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"max_repeat": 3}, "unknown setting 'max_repeat'; known: model"),
+        (
+            {"max_repeat": 3},
+            "unknown setting 'max_repeat'; did you mean 'max_repeats'\\? known: model",
+        ),
         ({"temperature": -1}, "temperature: expected greater than or equal to 0"),
         ({"device": "cpu"}, "Stop is loaded already"),
     ],

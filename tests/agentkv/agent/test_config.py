@@ -74,7 +74,10 @@ def test_settings_survive_a_round_trip_through_json() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"polices": ["full"]}, r"unknown setting 'polices'; known: model, device, dtype"),
+        (
+            {"polices": ["full"]},
+            r"unknown setting 'polices'; did you mean 'policies'\? known: model, device, dtype",
+        ),
         ({"decoding": "loose"}, r"decoding: .*'constrained' or 'free', found 'loose'"),
         ({"policies": []}, "at least one"),
         ({"policies": ["full", "full"]}, "full named twice; give each a `label`"),
@@ -187,7 +190,7 @@ def test_every_parameter_of_every_policy_can_be_set_in_a_file(tmp_path: Path, na
         (MINE.replace("= 3", "= -3"), r"mine\.toml: selector: sinks must be"),
         (MINE.replace("0.9", "'high'"), r"mine\.toml: base: threshold must be a number"),
         (MINE + "scorer = 3", "scorer: .*found 3"),
-        (MINE + "selektor = 3", "unknown setting 'selektor'; known: name, base, gate"),
+        (MINE + "selektor = 3", "unknown setting 'selektor'; did you mean 'selector'\? known: name, base, gate"),
         (MINE.replace("streaming", "steaming"), "unknown policy 'steaming'"),
         (MINE.replace("sinks", "sink"), "no parameter 'sink'"),
         ("name = 'mine'", "base: "),
