@@ -190,7 +190,7 @@ def test_every_parameter_of_every_policy_can_be_set_in_a_file(tmp_path: Path, na
         (MINE.replace("= 3", "= -3"), r"mine\.toml: selector: sinks must be"),
         (MINE.replace("0.9", "'high'"), r"mine\.toml: base: threshold must be a number"),
         (MINE + "scorer = 3", "scorer: .*found 3"),
-        (MINE + "selektor = 3", "unknown setting 'selektor'; did you mean 'selector'\? known: name, base, gate"),
+        (MINE + "selektor = 3", r"unknown setting 'selektor'; did you mean 'selector'\?"),
         (MINE.replace("streaming", "steaming"), "unknown policy 'steaming'"),
         (MINE.replace("sinks", "sink"), "no parameter 'sink'"),
         ("name = 'mine'", "base: "),
