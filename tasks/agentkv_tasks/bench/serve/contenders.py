@@ -22,7 +22,7 @@ from agentkv_tasks.bench.errors import BenchError
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ServeTurn:
     """One turn as it was measured."""
 
     num_prompt: int
@@ -34,7 +34,7 @@ class Turn:
     cold_bytes: int
 
 
-class Contender(Protocol):
+class ServeContender(Protocol):
     """Holds one conversation after the other."""
 
     label: str
@@ -43,7 +43,7 @@ class Contender(Protocol):
         """Begin a conversation."""
         ...
 
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Say `text` and wait for the reply."""
         ...
 
@@ -67,7 +67,7 @@ class ReRead:
         self._messages = []
 
     @torch.inference_mode()
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Read everything, and write the reply greedily."""
         model, began = self._local.model, time.perf_counter()
         self._messages.append({"role": "user", "content": text})
@@ -91,7 +91,7 @@ class ReRead:
         reply_s = time.perf_counter() - began
         self._messages.append({"role": "assistant", "content": self._template.decode(written)})
         seen = cache.get_seq_length()
-        return Turn(
+        return ServeTurn(
             num_prompt=len(ids),
             num_read=len(ids),
             num_written=len(written),
@@ -116,7 +116,7 @@ class Served:
         self._messages = []
         self._number += 1
 
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Send all messages, and read the stream."""
         self._messages.append({"role": "user", "content": text})
         body = json.dumps(
@@ -154,7 +154,7 @@ class Served:
             connection.close()
         self._messages.append({"role": "assistant", "content": said})
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return Turn(
+        return ServeTurn(
             num_prompt=usage["prompt_tokens"],
             num_read=usage["prompt_tokens"] - cached,
             num_written=usage["completion_tokens"],
@@ -168,7 +168,7 @@ class Served:
 @contextlib.contextmanager
 def contenders(
     local: LocalModel, run: RunSettings, num_reply: int, store: Path
-) -> Iterator[list[Contender]]:
+) -> Iterator[list[ServeContender]]:
     """Yield `re-read` and one contender for each policy of `run`, whose server runs meanwhile."""
     settings = ServeSettings(port=0, folder=store, name=Path(run.model).name)
     template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
