@@ -26,7 +26,7 @@ from agentkv.dialog.reply import label, write_reply
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import neutralize
-from train_nano.episode import Episode
+from train_nano.episode import RecordedEpisode
 from train_nano.passages import Passage, find_passages
 
 _WORDS_BEFORE = 3
@@ -42,7 +42,7 @@ Span = tuple[int, int]
 """Start and end of an item in the goal, in characters."""
 
 
-def annotate(episode: Episode) -> Episode:
+def annotate(episode: RecordedEpisode) -> RecordedEpisode:
     """Rewrite the lines before the action in every reply; the actions stay the same."""
     goal = neutralize(episode.goal)
     actions = [parse(extract(turn.reply)) for turn in episode.turns]

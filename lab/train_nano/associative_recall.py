@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ LEVELS = (
 QUERIES_PER_PAIR = 2
 
 
-def pair_row(rng: random.Random, tokens: Sequence[int], level: int) -> Row:
+def pair_row(rng: random.Random, tokens: Sequence[int], level: int) -> TrainingRow:
     """Build a row of pairs of random `tokens`, each listed once and queried twice.
 
     Only the values of the queries have weight. Some rows use an easier level, so the model does not
@@ -61,7 +61,7 @@ def pair_row(rng: random.Random, tokens: Sequence[int], level: int) -> Row:
         query = keys[index] + gap
         ids += query + values[index]
         weights += [0.0] * len(query) + [1.0] * len(values[index])
-    return Row(ids, weights, list(range(len(ids))))
+    return TrainingRow(ids, weights, list(range(len(ids))))
 
 
 def _draw_tokens(rng: random.Random, tokens: Sequence[int], count: int) -> list[int]:

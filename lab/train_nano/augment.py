@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 from agentkv_env.sites import names
-from train_nano.episode import Episode, Turn, all_texts, map_texts
+from train_nano.episode import RecordedEpisode, RecordedTurn, all_texts, map_texts
 from train_nano.reword import reword
 
 _SYLLABLE = "|".join(names._SYLLABLES)
@@ -39,7 +39,7 @@ _LETTERS = "ABCDEFGHKLMNPRSTUVWXYZ"
 _TRIES = 400
 
 
-def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episode:
+def vary(episode: RecordedEpisode, rng: random.Random, *, thinned: float = 0.3) -> RecordedEpisode:
     """Return a random variant of `episode`.
 
     Args:
@@ -66,7 +66,7 @@ def vary(episode: Episode, rng: random.Random, *, thinned: float = 0.3) -> Episo
 # ---- names ----------------------------------------------------------------------------------
 
 
-def replace_names(episode: Episode, rng: random.Random) -> Episode:
+def replace_names(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Replace invented words consistently by others of the same form.
 
     Full names of the training side stay on it, so no variant contains a name that only evaluation
@@ -125,7 +125,7 @@ def _new_word(
 # ---- numbers --------------------------------------------------------------------------------
 
 
-def replace_numbers(episode: Episode, rng: random.Random) -> Episode:
+def replace_numbers(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Replace the digits of all numbers that the goal, a typed text or the answer contains.
 
     The values of a few dozen worlds could be memorized; replaced values must be read from the page.
@@ -144,7 +144,7 @@ def replace_numbers(episode: Episode, rng: random.Random) -> Episode:
     return map_texts(episode, lambda text: _ID_OR_NUMBER.sub(lambda m: table.get(m[0], m[0]), text))
 
 
-def replace_codes(episode: Episode, rng: random.Random) -> Episode:
+def replace_codes(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Replace the letters and digits of every code."""
     table: dict[str, str] = {}
     for code in sorted({code for text in all_texts(episode) for code in _CODE.findall(text)}):
@@ -160,16 +160,16 @@ def replace_codes(episode: Episode, rng: random.Random) -> Episode:
     return map_texts(episode, lambda text: _CODE.sub(lambda match: table[match[0]], text))
 
 
-def replace_seed(episode: Episode, rng: random.Random) -> Episode:
+def replace_seed(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Replace the seed in the addresses of MiniWoB++ pages, by which an episode could be told."""
     seed = f"seed={rng.randrange(10 ** rng.randint(1, 7))}-{rng.randrange(2)}"
     return map_texts(episode, lambda text: _SEED.sub(seed, text))
 
 
-def renumber_elements(episode: Episode, rng: random.Random) -> Episode:
+def renumber_elements(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Draw new ids for the elements of each page, still increasing in reading order."""
 
-    def turn(old: Turn) -> Turn:
+    def turn(old: RecordedTurn) -> RecordedTurn:
         ids = sorted({node.id for node in old.page.nodes if node.id is not None})
         end = max(200, len(ids) + 1)
         new = dict(zip(ids, sorted(rng.sample(range(1, end), len(ids))), strict=True))
@@ -188,7 +188,7 @@ def renumber_elements(episode: Episode, rng: random.Random) -> Episode:
 # ---- elements -------------------------------------------------------------------------------
 
 
-def drop_elements(episode: Episode, rng: random.Random, *, share: float) -> Episode:
+def drop_elements(episode: RecordedEpisode, rng: random.Random, *, share: float) -> RecordedEpisode:
     """Drop about `share` of the nodes that share no word with goal and replies.
 
     The neighbors of the other nodes stay, because they may hold a label or a value.
@@ -196,7 +196,7 @@ def drop_elements(episode: Episode, rng: random.Random, *, share: float) -> Epis
     text = "\n".join([*episode.goals, *(turn.reply for turn in episode.turns)])
     words = {word for word in re.findall(r"\w{3,}|\d+", text.lower())} - _COMMON
 
-    def turn(old: Turn) -> Turn:
+    def turn(old: RecordedTurn) -> RecordedTurn:
         nodes = old.page.nodes
         acted = _ID.search(old.reply)
         relevant = [

@@ -12,13 +12,13 @@ from transformers import LlamaForCausalLM
 
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.annotate import annotate
-from train_nano.episode import Episode, encode, load
+from train_nano.episode import RecordedEpisode, encode, load
 from train_nano.loss import losses, per_reply
 from train_nano.train import HERE, load_trainer
 
 
 def check(
-    model: LlamaForCausalLM, template: PlainTemplate, episodes: Sequence[Episode]
+    model: LlamaForCausalLM, template: PlainTemplate, episodes: Sequence[RecordedEpisode]
 ) -> list[list[bool]]:
     """Return, for each episode, whether each reply is predicted exactly."""
     results = []

@@ -3,13 +3,13 @@
 import random
 from collections.abc import Sequence
 
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 
 MOST_CONTEXT = 6
 """Maximum number of tokens of a repeated span that must determine the next token."""
 
 
-def copy_row(rng: random.Random, tokens: Sequence[int], length: int) -> Row:
+def copy_row(rng: random.Random, tokens: Sequence[int], length: int) -> TrainingRow:
     """Build a row of `length` of these `tokens` in which repeated spans carry weight.
 
     A repeated token has weight 1 if the copied part of its span, at most `MOST_CONTEXT` tokens, has
@@ -37,4 +37,4 @@ def copy_row(rng: random.Random, tokens: Sequence[int], length: int) -> Row:
         start = rng.randrange(max(1, len(ids) - span))
         for num_copied, token in enumerate(ids[start : start + span]):
             append(token, num_copied)
-    return Row(ids[:length], weights[:length], list(range(length)))
+    return TrainingRow(ids[:length], weights[:length], list(range(length)))

@@ -13,7 +13,15 @@ from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
 from train_nano.annotate import annotate
 from train_nano.augment import vary
-from train_nano.episode import Episode, Row, encode, encode_page, load, refuse_unseen_goals, stretch
+from train_nano.episode import (
+    RecordedEpisode,
+    TrainingRow,
+    encode,
+    encode_page,
+    load,
+    refuse_unseen_goals,
+    stretch,
+)
 from train_nano.paraphrase import paraphrase
 
 _KEPT_PLACES = 0.5
@@ -35,8 +43,8 @@ class Recordings:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self.tasks: list[Episode] = []
-        self.random_walks: list[Episode] = []
+        self.tasks: list[RecordedEpisode] = []
+        self.random_walks: list[RecordedEpisode] = []
         digest = hashlib.sha256()
         # The collector would visit the nodes of all pages again and again, now and in training.
         gc.disable()
@@ -52,7 +60,7 @@ class Recordings:
             gc.enable()
         self.digest = digest.hexdigest()
         """SHA-256 of the content of all files."""
-        self._by_task: dict[str, list[Episode]] = {}
+        self._by_task: dict[str, list[RecordedEpisode]] = {}
         for episode in self.tasks:
             self._by_task.setdefault(task_of(episode), []).append(episode)
 
@@ -72,7 +80,7 @@ class Recordings:
         max_tokens: int,
         thinned: float,
         wrong: Mapping[str, float],
-    ) -> Row:
+    ) -> TrainingRow:
         """Draw an episode of `kind` and encode a variant of at most about `max_tokens` tokens.
 
         Args:
@@ -91,7 +99,7 @@ class Recordings:
             row = _keep_places(row, template, episode, shortened, encoded)
         return replace(row, task=task_of(drawn))
 
-    def _draw_task(self, rng: random.Random, wrong: Mapping[str, float]) -> Episode:
+    def _draw_task(self, rng: random.Random, wrong: Mapping[str, float]) -> RecordedEpisode:
         """Draw a task, then one of its episodes: suites differ in the number of recorded worlds."""
         odds = [_MIN_ODDS + wrong.get(task, 1.0) for task in self._by_task]
         [task] = rng.choices(list(self._by_task), odds)
@@ -105,12 +113,12 @@ class Recordings:
 
 
 def _keep_places(
-    row: Row,
+    row: TrainingRow,
     template: PlainTemplate,
-    whole: Episode,
-    shortened: Episode,
+    whole: RecordedEpisode,
+    shortened: RecordedEpisode,
     encoded: Mapping[tuple[int, str], list[int]],
-) -> Row:
+) -> TrainingRow:
     """Leave gaps in the positions where `shortened` has lost tokens of the pages of `whole`.
 
     Args:
@@ -123,17 +131,17 @@ def _keep_places(
     return stretch(row, template.turn("")[0], gaps)
 
 
-def draw_goal(episode: Episode, rng: random.Random) -> Episode:
+def draw_goal(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Return `episode` with one of its goals and without paraphrases."""
     return replace(episode, goal=rng.choice(episode.goals), paraphrases=())
 
 
-def task_of(episode: Episode) -> str:
+def task_of(episode: RecordedEpisode) -> str:
     """Return the suite, category and number of the task that `episode` solves."""
     return episode.name.partition("/")[2]
 
 
-def is_grounded(episode: Episode) -> bool:
+def is_grounded(episode: RecordedEpisode) -> bool:
     """Return whether every typed or answered text was in the goal or on a page before.
 
     OCR misses some texts that solutions know. Training on such an episode would teach guessing.
@@ -153,13 +161,13 @@ def is_grounded(episode: Episode) -> bool:
 
 
 def shorten(
-    episode: Episode,
+    episode: RecordedEpisode,
     rng: random.Random,
     template: PlainTemplate,
     *,
     max_tokens: int,
     known: dict[tuple[int, str], list[int]],
-) -> Episode:
+) -> RecordedEpisode:
     """Empty random pages until `episode` has about `max_tokens` tokens.
 
     Pages whose annotated replies note a fact for a later step stay, and so does the last page.

@@ -18,8 +18,8 @@ import torch
 from tokenizers import Tokenizer
 
 from train_nano.data import Recordings
-from train_nano.episode import Row
-from train_nano.mixture import Plan, Source, make_source
+from train_nano.episode import TrainingRow
+from train_nano.mixture import MixturePlan, Source, make_source
 
 AHEAD = 2
 """Steps that each process is ahead of training."""
@@ -50,9 +50,9 @@ class Drawers:
         )
         for _ in range(count):
             self._pool.submit(int)
-        self._coming: deque[tuple[Plan, Future[list[Row]]]] = deque()
+        self._coming: deque[tuple[MixturePlan, Future[list[TrainingRow]]]] = deque()
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: MixturePlan) -> list[TrainingRow]:
         """Return the rows of step `plan.step` and order those of a later step.
 
         Args:
@@ -75,7 +75,7 @@ class Drawers:
         """End the processes after the steps that they are drawing."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _order(self, plan: Plan) -> None:
+    def _order(self, plan: MixturePlan) -> None:
         self._coming.append((plan, self._pool.submit(_draw, plan)))
 
 
@@ -99,7 +99,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _draw(plan: Plan) -> list[Row]:
+def _draw(plan: MixturePlan) -> list[TrainingRow]:
     """Draw the rows of a step; arrays take a tenth of the time of lists to send."""
     return [
         replace(

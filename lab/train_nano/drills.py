@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from agentkv.models.scripted import resolve
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED, Names
-from train_nano.episode import Episode, Turn
+from train_nano.episode import RecordedEpisode, RecordedTurn
 
 _NOWHERE = Box(0, 0, 0, 0)
 _KINDS = (
@@ -54,7 +54,7 @@ _FACTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DrillStep:
     """One step of a goal."""
 
     request: str
@@ -78,7 +78,7 @@ class Drills:
         self._taken: set[str] = set()
         self._names = Names(FIRST_TRAINING_SEED + seed, "drill", self._taken)
 
-    def walk(self, num_elements: int, *, num_steps: int | None = None) -> Episode:
+    def walk(self, num_elements: int, *, num_steps: int | None = None) -> RecordedEpisode:
         """Generate an episode over pages of up to `num_elements` elements.
 
         Without `num_steps` the goal has one to five steps.
@@ -90,7 +90,7 @@ class Drills:
         ending, question = self._question()
         requests = [step.request for step in steps] + ([question] if question else [])
         goal = goal_sentence(rng, requests)
-        turns: list[Turn] = []
+        turns: list[RecordedTurn] = []
         for index, step in enumerate(steps):
             others = [other for other in steps if other is not step and rng.random() < 0.6]
             size = rng.randint(max(1, num_elements // 3), num_elements)
@@ -98,15 +98,15 @@ class Drills:
                 turns += self._wrong_page(size)
             if rng.random() < 0.15:
                 page = replace(self.page(others, size), pixels_below=rng.randint(1, 900))
-                turns.append(Turn(page, "scroll\n```scroll [down]```"))
+                turns.append(RecordedTurn(page, "scroll\n```scroll [down]```"))
                 page = replace(self.page([step, *others], size), pixels_above=500)
             else:
                 page = self.page([step, *others], size)
-            turns.append(Turn(page, resolve(step.line, page, goal=goal)))
+            turns.append(RecordedTurn(page, resolve(step.line, page, goal=goal)))
         page = self.page([*ending, *steps[:1]], rng.randint(1, num_elements))
         answer = ending[0].line if ending else ""
-        turns.append(Turn(page, resolve(f"stop [{answer}]", page, goal=goal)))
-        return Episode(goal, tuple(turns), "drill")
+        turns.append(RecordedTurn(page, resolve(f"stop [{answer}]", page, goal=goal)))
+        return RecordedEpisode(goal, tuple(turns), "drill")
 
     # ---- names --------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ class Drills:
 
     # ---- steps --------------------------------------------------------------------------
 
-    def step(self) -> Step:
+    def step(self) -> DrillStep:
         """Generate a step that uses a link, a button, a field or a select."""
-        makers: tuple[Callable[[], Step], ...] = (
+        makers: tuple[Callable[[], DrillStep], ...] = (
             self._open,
             self._open,
             self._press,
@@ -159,22 +159,24 @@ class Drills:
         )
         return self.rng.choice(makers)()
 
-    def field(self, name: str) -> Step:
+    def field(self, name: str) -> DrillStep:
         """Return a step with a text field but without a request and a line."""
-        return Step("", _element("textbox", name), "")
+        return DrillStep("", _element("textbox", name), "")
 
-    def _open(self) -> Step:
+    def _open(self) -> DrillStep:
         name = self.name()
         request = self.rng.choice(OPENING)
         facts = tuple(_text(self.value()) for _ in range(self.rng.choice((0, 1, 1, 2))))
-        return Step(request.format(name), _element("link", name), f"click [link: {name}]", facts)
+        return DrillStep(
+            request.format(name), _element("link", name), f"click [link: {name}]", facts
+        )
 
-    def _press(self) -> Step:
+    def _press(self) -> DrillStep:
         name = self.rng.choice(_BUTTONS)
         request = self.rng.choice(("press {}", "click {}", "use the button {}"))
-        return Step(request.format(name), _element("button", name), f"click [button: {name}]")
+        return DrillStep(request.format(name), _element("button", name), f"click [button: {name}]")
 
-    def _fill(self) -> Step:
+    def _fill(self) -> DrillStep:
         rng = self.rng
         name, enter = rng.choice(_FIELDS), rng.choice((0, 1))
         text = rng.choice((self.name, self.value))()
@@ -188,9 +190,9 @@ class Drills:
             request += " and press Enter"
         role = "textbox" if rng.random() < 0.8 else "searchbox"
         line = f"type [{role}: {name}] [{text}] [{enter}]"
-        return Step(request.format(text, name), _element(role, name), line)
+        return DrillStep(request.format(text, name), _element(role, name), line)
 
-    def _choose(self) -> Step:
+    def _choose(self) -> DrillStep:
         name, _, listed = self.rng.choice(_CHOICES).partition(": ")
         options = tuple(
             self.rng.sample(listed.split(", "), self.rng.randint(3, listed.count(",") + 1))
@@ -198,9 +200,11 @@ class Drills:
         value, wanted = self.rng.sample(options, 2)
         request = self.rng.choice(CHOOSING)
         node = replace(_element("combobox", name), value=value, options=options)
-        return Step(request.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]")
+        return DrillStep(
+            request.format(wanted, name), node, f"type [combobox: {name}] [{wanted}] [0]"
+        )
 
-    def _question(self) -> tuple[list[Step], str]:
+    def _question(self) -> tuple[list[DrillStep], str]:
         """Generate the step that the last page must show and its question; often neither."""
         rng = self.rng
         if rng.random() < 0.45:
@@ -213,7 +217,7 @@ class Drills:
                 _text(answer),
             )
             question = rng.choice(PRICING)
-            return [Step(question, shown[0], answer, shown[1:])], question.format(name)
+            return [DrillStep(question, shown[0], answer, shown[1:])], question.format(name)
         fact = rng.choice(_FACTS)
         if rng.random() < 0.5:
             shown = (_text(f"{fact} | {answer}"),)
@@ -222,16 +226,20 @@ class Drills:
         if rng.random() < 0.3:
             shown = tuple(replace(node, kind="ocr", role="text") for node in shown)
         question = rng.choice(ASKING).format(fact.lower() if rng.random() < 0.5 else fact)
-        return [Step(question, shown[0], answer, shown[1:])], question
+        return [DrillStep(question, shown[0], answer, shown[1:])], question
 
     # ---- pages --------------------------------------------------------------------------
 
-    def _wrong_page(self, size: int) -> list[Turn]:
+    def _wrong_page(self, size: int) -> list[RecordedTurn]:
         """Generate a wrong page and the step back."""
         page = self.page([], size)
-        return [Turn(replace(page, title=f"Not found: {self.name()}"), "go_back\n```go_back```")]
+        return [
+            RecordedTurn(replace(page, title=f"Not found: {self.name()}"), "go_back\n```go_back```")
+        ]
 
-    def page(self, steps: Sequence[Step], num_elements: int, *, first: Sequence[Node] = ()) -> Page:
+    def page(
+        self, steps: Sequence[DrillStep], num_elements: int, *, first: Sequence[Node] = ()
+    ) -> Page:
         """Generate a page with the nodes of `steps` among up to `num_elements` elements.
 
         Args:

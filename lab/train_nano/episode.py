@@ -15,7 +15,7 @@ from train_nano.wording import is_polite_request
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """A page and the reply to it."""
 
     page: Page
@@ -27,11 +27,11 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class RecordedEpisode:
     """A goal and the turns that achieve it."""
 
     goal: str
-    turns: tuple[Turn, ...]
+    turns: tuple[RecordedTurn, ...]
     name: str = ""
     """World, suite, category and number of the template."""
     paraphrases: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Episode:
 
 
 @dataclass(slots=True)
-class Row:
+class TrainingRow:
     """A training row; the sequences have one entry per token."""
 
     ids: Sequence[int]
@@ -60,12 +60,12 @@ class Row:
 
 def encode(
     template: PlainTemplate,
-    episode: Episode,
+    episode: RecordedEpisode,
     *,
     budget: int | None = None,
     page_weight: float = 0.0,
     known: dict[tuple[int, str], list[int]] | None = None,
-) -> Row:
+) -> TrainingRow:
     """Encode `episode` as the agent feeds it: the goal, then pages and replies in turn.
 
     Args:
@@ -85,7 +85,7 @@ def encode(
         reply = template.reply(turn.reply)
         ids += page + reply
         weights += [page_weight] * len(page) + [float(turn.counts)] * len(reply)
-    return Row(ids, weights, list(range(len(ids))))
+    return TrainingRow(ids, weights, list(range(len(ids))))
 
 
 def encode_page(
@@ -96,7 +96,7 @@ def encode_page(
     return template.turn(text, note)
 
 
-def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
+def stretch(row: TrainingRow, page_id: int, gaps: Iterable[int]) -> TrainingRow:
     """Increase all positions from the k-th page on by the k-th of `gaps`.
 
     The gaps stand for missing pages, so short rows train long distances.
@@ -113,7 +113,7 @@ def stretch(row: Row, page_id: int, gaps: Iterable[int]) -> Row:
     return replace(row, positions=positions)
 
 
-def all_texts(episode: Episode) -> list[str]:
+def all_texts(episode: RecordedEpisode) -> list[str]:
     """Return the distinct texts of `episode`, those of pages and replies before the goals."""
     found: dict[str, None] = {}
     for turn in episode.turns:
@@ -126,7 +126,7 @@ def all_texts(episode: Episode) -> list[str]:
     return list(found)
 
 
-def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
+def map_texts(episode: RecordedEpisode, change: Callable[[str], str]) -> RecordedEpisode:
     """Apply `change` to every text of `episode`, once per distinct text because pages repeat."""
     change = cache(change)
 
@@ -157,7 +157,7 @@ def map_texts(episode: Episode, change: Callable[[str], str]) -> Episode:
 # ---- files: one JSON object per line, compressed because the pages of a world are similar ------
 
 
-def refuse_unseen_goals(episode: Episode) -> None:
+def refuse_unseen_goals(episode: RecordedEpisode) -> None:
     """Raise an error if a goal is of the kind that only measures.
 
     Raises:
@@ -170,7 +170,7 @@ def refuse_unseen_goals(episode: Episode) -> None:
         )
 
 
-def save(episodes: Iterable[Episode], path: Path) -> None:
+def save(episodes: Iterable[RecordedEpisode], path: Path) -> None:
     """Write `episodes` to `path` (`.jsonl.xz`), replacing an existing file.
 
     Raises:
@@ -184,14 +184,14 @@ def save(episodes: Iterable[Episode], path: Path) -> None:
             file.write(json.dumps(to_json(episode), ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> Iterator[Episode]:
+def load(path: Path) -> Iterator[RecordedEpisode]:
     """Yield the episodes in `path` in order."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             yield from_json(json.loads(line))
 
 
-def to_json(episode: Episode) -> dict[str, Any]:
+def to_json(episode: RecordedEpisode) -> dict[str, Any]:
     """Convert `episode` to JSON values. Nodes omit fields with default values."""
     return {
         "goal": episode.goal,
@@ -209,14 +209,14 @@ def to_json(episode: Episode) -> dict[str, Any]:
     }
 
 
-def from_json(values: dict[str, Any]) -> Episode:
+def from_json(values: dict[str, Any]) -> RecordedEpisode:
     """Convert the JSON values of `to_json` back to an episode."""
     turns = tuple(
-        Turn(_page_from_json(turn["page"]), turn["reply"], turn["note"], turn["counts"])
+        RecordedTurn(_page_from_json(turn["page"]), turn["reply"], turn["note"], turn["counts"])
         for turn in values["turns"]
     )
     paraphrases = tuple(values.get("paraphrases", ()))  # absent in older files
-    return Episode(values["goal"], turns, values["name"], paraphrases)
+    return RecordedEpisode(values["goal"], turns, values["name"], paraphrases)
 
 
 def _page_to_json(page: Page) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from agentkv.models.scripted import resolve
 from agentkv_env.page import Box, Node, Page
-from train_nano.drills import Drills, Step
-from train_nano.episode import Episode, Turn
+from train_nano.drills import Drills, DrillStep
+from train_nano.episode import RecordedEpisode, RecordedTurn
 
 _NOWHERE = Box(0, 0, 0, 0)
 _KEYS = (
@@ -54,7 +54,7 @@ class _Subject:
     """Index of the fact that a later step needs."""
 
 
-def lookup_episode(drills: Drills, num_elements: int) -> Episode:
+def lookup_episode(drills: Drills, num_elements: int) -> RecordedEpisode:
     """Generate a lookup over three to a dozen pages of up to `num_elements` elements."""
     rng = drills.rng
     drills.reset_names()
@@ -69,11 +69,11 @@ def lookup_episode(drills: Drills, num_elements: int) -> Episode:
     asked = [subject for subject in subjects if subject.wanted is not None]
     uses = [_draw_use(rng, subject, is_last=subject is asked[-1]) for subject in asked]
     goal = _join_sentences(rng, [*requests, *(request for request, _ in uses)])
-    turns: list[Turn] = []
+    turns: list[RecordedTurn] = []
 
     def turn(page: Page, line: str) -> None:
         before = [turn.page for turn in turns]
-        turns.append(Turn(page, resolve(line, page, goal=goal, before=before)))
+        turns.append(RecordedTurn(page, resolve(line, page, goal=goal, before=before)))
 
     def size() -> int:
         return rng.randint(max(1, num_elements // 3), num_elements)
@@ -96,10 +96,10 @@ def lookup_episode(drills: Drills, num_elements: int) -> Episode:
         assert subject.wanted is not None
     if uses[-1][1].startswith("type"):
         turn(drills.page([], size()), "stop []")
-    return Episode(goal, tuple(turns), "errand")
+    return RecordedEpisode(goal, tuple(turns), "errand")
 
 
-def gathering_episode(drills: Drills, num_elements: int) -> Episode:
+def gathering_episode(drills: Drills, num_elements: int) -> RecordedEpisode:
     """Generate an episode whose answer lists one fact from each of two to eight pages.
 
     The final page is sometimes another one, so that all facts are on earlier pages.
@@ -129,16 +129,18 @@ def gathering_episode(drills: Drills, num_elements: int) -> Episode:
     requests = [asked, *(f"{rng.choice(_LASTS)} {each.name}" for each in last)]
     goal = f"{'. '.join(requests)}. {rng.choice(_GATHERINGS).format(_COUNTS[len(subjects)])}"
     answer = ", ".join(each.facts[each.wanted or 0][1] for each in subjects)
-    turns: list[Turn] = []
+    turns: list[RecordedTurn] = []
     previous: tuple[Node, ...] = ()
     for subject in (*subjects, *last, None):
         steps = [] if subject is None else [_link_step(subject.name)]
         size = rng.randint(1, max(1, num_elements // 3))
         page = drills.page(steps, size, first=previous)
         line = steps[0].line if steps else f"stop [{answer}]"
-        turns.append(Turn(page, resolve(line, page, goal=goal, before=[t.page for t in turns])))
+        turns.append(
+            RecordedTurn(page, resolve(line, page, goal=goal, before=[t.page for t in turns]))
+        )
         previous = () if subject is None else _fact_nodes(subject)
-    return Episode(goal, tuple(turns), "gathering")
+    return RecordedEpisode(goal, tuple(turns), "gathering")
 
 
 def _join_list(rng: random.Random, parts: Sequence[str]) -> str:
@@ -182,8 +184,8 @@ def _fact_nodes(subject: _Subject) -> tuple[Node, ...]:
     return (heading, *rows)
 
 
-def _link_step(name: str) -> Step:
-    return Step("", Node("element", "link", name, _NOWHERE), f"click [link: {name}]")
+def _link_step(name: str) -> DrillStep:
+    return DrillStep("", Node("element", "link", name, _NOWHERE), f"click [link: {name}]")
 
 
 def _join_sentences(rng: random.Random, parts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 from train_nano.model import hidden_states, pad
 
 Mask = npt.NDArray[np.bool_]
@@ -38,9 +38,11 @@ def batch_size(device: torch.device) -> BatchSize:
     return CPU_BATCH if device.type == "cpu" else CUDA_BATCH
 
 
-def batches(rows: Sequence[Row], size: BatchSize = CPU_BATCH) -> Iterator[list[Row]]:
+def batches(
+    rows: Sequence[TrainingRow], size: BatchSize = CPU_BATCH
+) -> Iterator[list[TrainingRow]]:
     """Group `rows` by length into batches that need little padding."""
-    group: list[Row] = []
+    group: list[TrainingRow] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
         padded = len(row.ids) * (len(group) + 1)
         short = group and len(group[0].ids) < 0.75 * len(row.ids)
@@ -55,7 +57,7 @@ def batches(rows: Sequence[Row], size: BatchSize = CPU_BATCH) -> Iterator[list[R
 
 def losses(
     model: LlamaForCausalLM,
-    rows: Sequence[Row],
+    rows: Sequence[TrainingRow],
     device: torch.device,
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,14 +86,14 @@ def _move(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.contiguous().pin_memory().to(device, non_blocking=True)
 
 
-def per_token(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, bool]]:
+def per_token(rows: Sequence[TrainingRow], correct: Tensor) -> Iterator[tuple[TrainingRow, bool]]:
     """Yield the row and whether the token was predicted, for each weighted token."""
     for row, _, hits in _split(rows, correct):
         for hit in hits.tolist():
             yield row, hit
 
 
-def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, bool]]:
+def per_reply(rows: Sequence[TrainingRow], correct: Tensor) -> Iterator[tuple[TrainingRow, bool]]:
     """Yield the row and whether all tokens were predicted, for each run of weighted tokens."""
     for row, counted, hits in _split(rows, correct):
         starts = np.diff(counted, prepend=False) & counted
@@ -101,7 +103,9 @@ def per_reply(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, bool]
                 yield row, hit
 
 
-def _split(rows: Sequence[Row], correct: Tensor) -> Iterator[tuple[Row, Mask, Mask]]:
+def _split(
+    rows: Sequence[TrainingRow], correct: Tensor
+) -> Iterator[tuple[TrainingRow, Mask, Mask]]:
     """Yield each row, which of its tokens but the first are weighted, and their correctness."""
     hits = correct.cpu().numpy()
     for row in rows:

@@ -20,7 +20,7 @@ from train_nano.associative_recall import pair_row
 from train_nano.copying import copy_row
 from train_nano.data import Recordings
 from train_nano.drills import Drills
-from train_nano.episode import Row, encode, stretch
+from train_nano.episode import TrainingRow, encode, stretch
 from train_nano.lookups import gathering_episode, lookup_episode
 from train_nano.page_recall import needle_row, recall_row
 from train_nano.quoting import quote_row
@@ -101,7 +101,7 @@ LONGEST_NEEDLE = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MixturePlan:
     """Everything that the rows of one step depend on, besides their `Source`."""
 
     seed: int
@@ -144,13 +144,13 @@ class Source:
             merged[kind] = merged.get(kind, 0.0) + share
         return merged
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: MixturePlan) -> list[TrainingRow]:
         """Draw the rows of a step, about `step_tokens` tokens. Equal plans give equal rows."""
         rng = random.Random(f"{plan.seed}/{plan.step}")
         shares = self.shares(plan.stage)
         spent = Counter(plan.spent)
         most = self.step_tokens(plan.stage, plan.left, plan.factor)
-        rows: list[Row] = []
+        rows: list[TrainingRow] = []
         total = 0
         while total < most:
             kind = next_kind(shares, spent)
@@ -169,7 +169,7 @@ class Source:
         *,
         left: float,
         wrong: Mapping[str, float],
-    ) -> Row:
+    ) -> TrainingRow:
         """Draw a row of this kind.
 
         Args:
@@ -203,7 +203,7 @@ class Source:
         rng: random.Random,
         left: float,
         wrong: Mapping[str, float],
-    ) -> Row:
+    ) -> TrainingRow:
         if kind == "copy":
             if stage == "copy":
                 return copy_row(rng, self.plain_tokens, level)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv_env.page import Box, Node, Page
 from train_nano.drills import Drills
-from train_nano.episode import Episode, Row, Turn, encode
+from train_nano.episode import RecordedEpisode, RecordedTurn, TrainingRow, encode
 
 _NOWHERE = Box(0, 0, 0, 0)
 _ASKED = ("What is the {0} of {1}?", "Tell me the {0} of {1}.", "Which {0} has {1}?", "{0} of {1}?")
@@ -22,7 +22,7 @@ Fact = tuple[str, str, str]
 """Key, subject and value of a fact."""
 
 
-def needle_row(drills: Drills, num_tokens: int, template: PlainTemplate) -> Row:
+def needle_row(drills: Drills, num_tokens: int, template: PlainTemplate) -> TrainingRow:
     """Build a needle-in-a-haystack row: a question, a page of about `num_tokens` tokens, an answer.
 
     In a third of the rows the question is the last line of the page instead of the goal.
@@ -44,11 +44,13 @@ def needle_row(drills: Drills, num_tokens: int, template: PlainTemplate) -> Row:
     if rng.random() < 1 / 3:
         lines.append(goal)
         goal = rng.choice(_ASKED_BELOW)
-    turn = Turn(facts_page(lines, drills), question[1])
-    return _append_questions(encode(template, Episode(goal, (turn,), "needle")), more, template)
+    turn = RecordedTurn(facts_page(lines, drills), question[1])
+    return _append_questions(
+        encode(template, RecordedEpisode(goal, (turn,), "needle")), more, template
+    )
 
 
-def recall_row(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:
+def recall_row(drills: Drills, num_facts: int, template: PlainTemplate) -> TrainingRow:
     """Build a row of one page with `num_facts` facts and a dozen questions with answers."""
     rng = drills.rng
     drills.reset_names()
@@ -56,13 +58,15 @@ def recall_row(drills: Drills, num_facts: int, template: PlainTemplate) -> Row:
     lines = [f"{name} {key} | {value}" for name, key, value in facts]
     if rng.random() < 0.5:
         lines = [line for one in lines for line in (one, *filler(drills, 12, template))]
-    first = encode(template, Episode("", (Turn(facts_page(lines, drills), ""),)))
+    first = encode(template, RecordedEpisode("", (RecordedTurn(facts_page(lines, drills), ""),)))
     ids = first.ids[:-2]  # drop the empty reply
     questions = [
         (f"{name} {key}?", f"from {name} {key} | {value}\n```stop [{value}]```")
         for name, key, value in rng.choices(facts, k=12)
     ]
-    return _append_questions(Row(ids, [0.0] * len(ids), list(range(len(ids)))), questions, template)
+    return _append_questions(
+        TrainingRow(ids, [0.0] * len(ids), list(range(len(ids)))), questions, template
+    )
 
 
 def _draw_question(rng: random.Random, fact: Fact) -> str:
@@ -76,8 +80,8 @@ def _answer(fact: Fact) -> str:
 
 
 def _append_questions(
-    row: Row, questions: Iterable[tuple[str, str]], template: PlainTemplate
-) -> Row:
+    row: TrainingRow, questions: Iterable[tuple[str, str]], template: PlainTemplate
+) -> TrainingRow:
     """Append `questions` and their answers to `row`; only the answers have weight."""
     ids, weights = list(row.ids), list(row.weights)
     turn = template.turn("")
@@ -86,7 +90,7 @@ def _append_questions(
         reply = template.reply(answer)
         ids += prompt + reply
         weights += [0.0] * len(prompt) + [1.0] * len(reply)
-    return Row(ids, weights, list(range(len(ids))))
+    return TrainingRow(ids, weights, list(range(len(ids))))
 
 
 def random_code(rng: random.Random) -> str:

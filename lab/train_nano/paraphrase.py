@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from train_nano.episode import Episode
+from train_nano.episode import RecordedEpisode
 
 BEFORE = (
     "I have little time today.",
@@ -82,7 +82,7 @@ WRAPPERS = (
 )
 
 
-def paraphrase(episode: Episode, rng: random.Random) -> Episode:
+def paraphrase(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Return `episode` with its goal in other words."""
     goal = episode.goal
     if rng.random() < 0.5:

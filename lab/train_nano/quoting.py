@@ -9,14 +9,14 @@ from agentkv.dialog.prompt import PlainTemplate
 from agentkv.dialog.reply import label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import neutralize
-from train_nano.episode import Row, encode_page
+from train_nano.episode import TrainingRow, encode_page
 
 _TYPED = frozenset({"textbox", "searchbox"})
 
 
 def quote_row(
     rng: random.Random, template: PlainTemplate, goal: str, page: Page, *, count: int, weight: float
-) -> Row:
+) -> TrainingRow:
     """Build a row of `goal`, `page` and `count` replies that quote the page or the goal.
 
     Args:
@@ -41,7 +41,7 @@ def quote_row(
         rest = reply[len(prefix) :]
         ids += [act, *prefix, *rest]
         weights += [0.0] * (1 + len(prefix)) + [weight] * len(rest)
-    return Row(ids, weights, list(range(len(ids))))
+    return TrainingRow(ids, weights, list(range(len(ids))))
 
 
 def _fact_reply(line: str) -> tuple[str, str]:

@@ -19,13 +19,15 @@ from agentkv_env.session import Session
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from train_nano.drills import ASKING, CHOOSING, OPENING, PRICING, SEARCHING, TYPING, goal_sentence
-from train_nano.episode import Episode, Turn, save
+from train_nano.episode import RecordedEpisode, RecordedTurn, save
 from train_nano.record import RECORDINGS
 
 _PRICE = re.compile(r"\$[\d,]+(\.\d\d)?")
 
 
-def random_walk(session: Session, rng: random.Random, origins: list[str], name: str) -> Episode:
+def random_walk(
+    session: Session, rng: random.Random, origins: list[str], name: str
+) -> RecordedEpisode:
     """Take one to five random steps from a random start page and write a goal that asks for them.
 
     Raises:
@@ -33,12 +35,12 @@ def random_walk(session: Session, rng: random.Random, origins: list[str], name: 
     """
     session.open(rng.choice(origins) + "/")
     parts: list[str] = []
-    turns: list[Turn] = []
+    turns: list[RecordedTurn] = []
     for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5))):
         page = session.observe()
         request, action = _draw_step(page, rng)
         parts.append(request)
-        turns.append(Turn(page, write_reply(action, page)))
+        turns.append(RecordedTurn(page, write_reply(action, page)))
         session.act(action)
     page = session.observe()
     question, answer = _draw_question(page, rng)
@@ -47,8 +49,8 @@ def random_walk(session: Session, rng: random.Random, origins: list[str], name: 
     goal = goal_sentence(rng, parts)
     stop = Action(kind="stop", answer=answer)
     quote = find_quotation(stop, goal, [*(turn.page for turn in turns), page])
-    turns.append(Turn(page, write_reply(stop, page, quote=quote)))
-    return Episode(goal, tuple(turns), name)
+    turns.append(RecordedTurn(page, write_reply(stop, page, quote=quote)))
+    return RecordedEpisode(goal, tuple(turns), name)
 
 
 def _draw_step(page: Page, rng: random.Random) -> tuple[str, Action]:

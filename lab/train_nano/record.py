@@ -33,7 +33,7 @@ from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import Final, evaluate
 from agentkv_tasks.suites import SUITES
 from agentkv_tasks.task import Task
-from train_nano.episode import Episode, Turn, save
+from train_nano.episode import RecordedEpisode, RecordedTurn, save
 
 RECORDINGS = Path(__file__).parent / "recordings"
 BACK = "go_back\n```go_back```"
@@ -51,7 +51,7 @@ class Recorder:
         self._detours_left = 1 if has_detour else 0
         self._is_lost = False
         self._has_unsent_text = False
-        self.turns: list[Turn] = []
+        self.turns: list[RecordedTurn] = []
 
     def begin(self, goal: str, *, seed: int = 0) -> "Recorder":
         self._conversation = self._script.begin(goal, seed=seed)
@@ -60,18 +60,18 @@ class Recorder:
     def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
         if self._is_lost:
             self._is_lost = False
-            self.turns.append(Turn(page, BACK, note))
+            self.turns.append(RecordedTurn(page, BACK, note))
             return Reply(text=BACK)
         wrong = self._wrong_link(page)
         if wrong is not None:
             text = write_reply(Action(kind="click", element_id=wrong.id), page)
-            self.turns.append(Turn(page, text, note, counts=False))
+            self.turns.append(RecordedTurn(page, text, note, counts=False))
             self._is_lost = True
             return Reply(text=text)
         assert self._conversation is not None, "begin() comes first"
         reply = self._conversation.reply(page, note, deadline)
         self._has_unsent_text = "```type" in reply.text and "[0]" in reply.text
-        self.turns.append(Turn(page, reply.text, note))
+        self.turns.append(RecordedTurn(page, reply.text, note))
         return reply
 
     def _wrong_link(self, page: Page) -> Node | None:
@@ -94,7 +94,7 @@ def recordable_suites() -> list[str]:
 
 def record(
     seed: int, suite: str, browsers: "Browsers", ocr: Ocr | None
-) -> tuple[list[Episode], list[str]]:
+) -> tuple[list[RecordedEpisode], list[str]]:
     """Record a suite in the training world `seed`.
 
     Returns:
@@ -147,7 +147,7 @@ def _play(
     ocr: Ocr | None,
     rng: random.Random,
     has_detour: bool,
-) -> tuple[Episode, float]:
+) -> tuple[RecordedEpisode, float]:
     steps = [addresses.fill(line) for line in task.solution]
     recorder = Recorder(Solution(steps), rng, has_detour=has_detour)
     with browser.session(
@@ -159,7 +159,7 @@ def _play(
         if has_detour and score:
             final = Final.of(session.page, done.answer, addresses)
             score = evaluate(task, final, page=session.page, addresses=addresses).value
-    return Episode(task.intent, tuple(recorder.turns), name, task.paraphrases), score
+    return RecordedEpisode(task.intent, tuple(recorder.turns), name, task.paraphrases), score
 
 
 def episode_name(seed: int, suite: str, task: Task) -> str:

@@ -29,11 +29,11 @@ from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.miniwob.scripts import SCRIPTS
 from agentkv_tasks.task import Task
 from train_nano.data import is_grounded
-from train_nano.episode import Episode, save
+from train_nano.episode import RecordedEpisode, save
 from train_nano.record import RECORDINGS, Browsers, Recorder
 
 
-def record(seed: int, browsers: Browsers) -> tuple[list[Episode], list[str]]:
+def record(seed: int, browsers: Browsers) -> tuple[list[RecordedEpisode], list[str]]:
     """Record all pages with the training seed `seed`; return the episodes and what was left out.
 
     Raises:
@@ -63,7 +63,9 @@ def record(seed: int, browsers: Browsers) -> tuple[list[Episode], list[str]]:
     return episodes, left_out
 
 
-def _play(task: Task, name: str, addresses: Addresses, browser: Browser) -> tuple[Episode, float]:
+def _play(
+    task: Task, name: str, addresses: Addresses, browser: Browser
+) -> tuple[RecordedEpisode, float]:
     play = miniwob.script_for(task)
     assert play is not None and task.viewport_size is not None
     size = task.viewport_size
@@ -78,7 +80,7 @@ def _play(task: Task, name: str, addresses: Addresses, browser: Browser) -> tupl
         done = Agent(recorder).run(session, goal, max_steps=task.max_steps)
         final = Final.of(session.page, done.answer, addresses)
         score = evaluate(task, final, page=session.page, addresses=addresses).value
-    return Episode(goal, tuple(recorder.turns), name), score
+    return RecordedEpisode(goal, tuple(recorder.turns), name), score
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from agentkv_env.sites.world import World
 from agentkv_tasks.suites import SUITES
 from agentkv_tasks.task import Task
-from train_nano.episode import Episode, load, save
+from train_nano.episode import RecordedEpisode, load, save
 from train_nano.record import RECORDINGS, episode_name
 
 
-def rephrase(episode: Episode, tasks: Mapping[str, Sequence[Task]]) -> Episode:
+def rephrase(episode: RecordedEpisode, tasks: Mapping[str, Sequence[Task]]) -> RecordedEpisode:
     """Return `episode` with the goals of its task, or unchanged if no single task has its values.
 
     Args:
@@ -34,7 +34,7 @@ def rephrase(episode: Episode, tasks: Mapping[str, Sequence[Task]]) -> Episode:
     return replace(episode, goal=fitting[0].intent, paraphrases=fitting[0].paraphrases)
 
 
-def tasks_by_name(episodes: Iterable[Episode]) -> dict[str, list[Task]]:
+def tasks_by_name(episodes: Iterable[RecordedEpisode]) -> dict[str, list[Task]]:
     """Return the tasks of all worlds and suites that `episodes` were recorded in."""
     found: dict[str, list[Task]] = {}
     recorded = {tuple(episode.name.split("/")[:2]) for episode in episodes}

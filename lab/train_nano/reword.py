@@ -14,7 +14,7 @@ from agentkv_env.sites.forum.boards import BOARDS
 from agentkv_env.sites.home import content as home
 from agentkv_env.sites.shop import stock
 from agentkv_env.sites.wiki import content as wiki
-from train_nano.episode import Episode, all_texts, map_texts
+from train_nano.episode import RecordedEpisode, all_texts, map_texts
 
 _KINDS = (
     [kind.name for kinds in stock.CATEGORIES.values() for kind in kinds]
@@ -46,7 +46,7 @@ forms are words of other groups."""
 _RUN = re.compile(r"\w+")
 
 
-def reword(episode: Episode, rng: random.Random) -> Episode:
+def reword(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:
     """Swap the common words of most kinds consistently in goal, pages and replies."""
     table: dict[str, str] = {}
     for old, new in _word_pairs(rng):

@@ -38,7 +38,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """State of a run that a checkpoint stores beside weights, optimizer and tokenizer."""
 
     step: int = 0

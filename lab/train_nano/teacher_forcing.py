@@ -24,7 +24,7 @@ from agentkv.cache.cache import Cache
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.settings import RunSettings
 from train_nano.annotate import annotate
-from train_nano.episode import Row, encode, load
+from train_nano.episode import TrainingRow, encode, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ForcedReply:
     """Bytes of the cache, in the mean of the reply's beginning and end."""
 
 
-def score_replies(model: Any, cache: Cache, row: Row) -> Iterator[ForcedReply]:
+def score_replies(model: Any, cache: Cache, row: TrainingRow) -> Iterator[ForcedReply]:
     """Feed `row` through `cache` and score each reply.
 
     A reply is a run of tokens with a positive weight. It is fed token by token, everything else in

@@ -25,12 +25,12 @@ from tokenizers import Tokenizer
 
 from train_nano.data import Recordings
 from train_nano.drawers import Drawers
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 from train_nano.loss import Accuracy, batch_size, batches, losses, per_reply, per_token
-from train_nano.mixture import ORDER, STAGES, Plan, make_source
+from train_nano.mixture import ORDER, STAGES, MixturePlan, make_source
 from train_nano.model import configure, export, initialize, load_weights
 from train_nano.optimizer import Optimizer
-from train_nano.settings import Progress, Settings
+from train_nano.settings import Settings, TrainingProgress
 from train_nano.tokenizer import save as save_tokenizer
 from train_nano.workers import Worker, launch
 
@@ -82,7 +82,7 @@ class Trainer:
         torch.nn.Module.to(self.model, self.device)
         # On some GPUs torch prefers cuDNN, which plans anew for each shape of batch.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.optimizer = self.new_optimizer()
 
     def new_optimizer(self) -> Optimizer:
@@ -97,7 +97,7 @@ class Trainer:
         values = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "progress": {name: getattr(self.progress, name) for name in Progress.__slots__},
+            "progress": {name: getattr(self.progress, name) for name in TrainingProgress.__slots__},
             "tokenizer": self.tokenizer.to_str(),
         }
         self.work.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class Trainer:
                 f"{path} holds a model of another shape; use the settings it was made with, "
                 f"or move it away: {error}"
             ) from error
-        self.progress = Progress(**values["progress"])
+        self.progress = TrainingProgress(**values["progress"])
         self.optimizer = self.new_optimizer()
         self.optimizer.load_state_dict(values["optimizer"])
 
@@ -138,15 +138,15 @@ class Trainer:
         """
         weights = load_weights(self.tokenizer, folder, seed=self.settings.seed)
         self.model.load_state_dict(weights)
-        self.progress = Progress(stage=ORDER[-1])
+        self.progress = TrainingProgress(stage=ORDER[-1])
         self.optimizer = self.new_optimizer()
 
     # ---- one step -----------------------------------------------------------------------
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TrainingRow]:
         """Draw the rows of the next step."""
         progress, settings = self.progress, self.settings
-        plan = Plan(
+        plan = MixturePlan(
             seed=settings.seed,
             step=progress.step,
             stage=progress.stage,

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 
 T = TypeVar("T")
 _ATTENTION = 4000
@@ -33,9 +33,9 @@ class Worker:
     rank: int = 0
     world_size: int = 1
 
-    def shard(self, rows: Iterable[Row]) -> list[Row]:
+    def shard(self, rows: Iterable[TrainingRow]) -> list[TrainingRow]:
         """Return this worker's part of `rows`; all parts take about the same time."""
-        parts: list[list[Row]] = [[] for _ in range(self.world_size)]
+        parts: list[list[TrainingRow]] = [[] for _ in range(self.world_size)]
         loads = [0.0] * self.world_size
         for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
             least = loads.index(min(loads))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from agentkv_env.flatten import flatten
 from agentkv_env.ocr import Ocr
-from agentkv_lab.ocr.grid import Picture, count_read, draw_grid
+from agentkv_lab.ocr.grid import GridPicture, count_read, draw_grid
 from agentkv_lab.ocr.measure import OcrBench, run_bench
 from agentkv_lab.ocr.rows import OcrRow
 from agentkv_lab.ocr.site_pages import site_pages
@@ -74,7 +74,7 @@ def test_another_checkout_must_have_an_ocr(tmp_path: Path) -> None:
     ("ink", "ratio"), [((0, 0, 0), 21.0), ((118, 118, 118), 4.54), ((255, 0, 0), 4.0)]
 )
 def test_contrast_is_wcag_s(ink: tuple[int, int, int], ratio: float) -> None:
-    picture = Picture(
+    picture = GridPicture(
         image=Image.new("RGB", (1, 1)), words=(), ink=ink, paper=(255, 255, 255), size=16, angle=0,
         font="", has_card=False,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from agentkv_tasks.bench.needle.kinds import (
     share_right,
 )
 from agentkv_tasks.bench.needle.measure import reply_tokens
-from agentkv_tasks.bench.needle.page import Needle, Question, Spot, observe, require_room
+from agentkv_tasks.bench.needle.page import Needle, NeedleSpot, Question, observe, require_room
 from agentkv_tasks.bench.needle.page import make_needle as make_needle_at
 
 KINDS = (One(), Several(), Several(facts=5, asked=1), Several(facts=9, asked=4), Chain(), Chain(1))
@@ -51,7 +51,9 @@ def make_needle(
     question: Question = "before",
     kind: Kind = KINDS[0],
 ) -> Needle:
-    spot = Spot(seed=seed, number=number, length=length, depth=depth, question=question, kind=kind)
+    spot = NeedleSpot(
+        seed=seed, number=number, length=length, depth=depth, question=question, kind=kind
+    )
     return make_needle_at(template, spot)
 
 
@@ -177,7 +179,7 @@ def test_a_chain_leads_from_the_name_asked_for_to_its_code_past_another_chain(
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_page_too_short_for_its_codes_is_refused(template: Template, kind: Kind) -> None:
-    spot = Spot(seed=0, number=0, length=60, depth=0, kind=kind)
+    spot = NeedleSpot(seed=0, number=0, length=60, depth=0, kind=kind)
     said = r"--lengths 60: a question and \d+ codes alone are \d+ tokens"
     for refuse in (make_needle_at, require_room):
         with pytest.raises(BenchError, match=said) as refused:

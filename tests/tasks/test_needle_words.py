@@ -16,7 +16,7 @@ from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.find import NANO
 from agentkv.models.load import load_model
 from agentkv_tasks.bench.needle.kinds import is_right, share_right
-from agentkv_tasks.bench.needle.page import NONCE, Spot, make_needle, observe
+from agentkv_tasks.bench.needle.page import NONCE, NeedleSpot, make_needle, observe
 from agentkv_tasks.bench.needle.words import codes_in, words_template
 from agentkv_tasks.cli.app import cli
 
@@ -71,7 +71,7 @@ def test_a_chat_model_is_shown_a_question_and_a_page_and_no_actions(chat: Path) 
     assert template is not None
     for question in ("before", "after"):
         needle = make_needle(
-            template, Spot(seed=0, number=0, length=400, depth=50, question=question)
+            template, NeedleSpot(seed=0, number=0, length=400, depth=50, question=question)
         )
         opening = template.opening(needle.goal, NONCE)
         read = [*opening, *template.turn(observe(template, needle.page), "", NONCE)]

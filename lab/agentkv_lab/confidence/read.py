@@ -23,7 +23,7 @@ FEATURES: dict[str, tuple[float, float, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ComparedToken:
     """The prediction of one token."""
 
     features: tuple[float, float, float]
@@ -44,7 +44,7 @@ class Token:
 class Compared:
     """One continuation."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[ComparedToken, ...]
     mean_bytes: float
 
 
@@ -79,8 +79,8 @@ def _feed(cache: Cache, model: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]
     return logits, cache.look_back(model, logits)
 
 
-def _compared(wanted: Tensor, given: Tensor, looked: Tensor | None) -> Token:
-    return Token(
+def _compared(wanted: Tensor, given: Tensor, looked: Tensor | None) -> ComparedToken:
+    return ComparedToken(
         features=_features(given),
         full_features=_features(wanted),
         divergence=_divergence(wanted, given),

@@ -12,6 +12,7 @@ class ConfidenceRow(SampleRow):
     """One policy beside a full cache, token by token: the tokens of all samples in their order."""
 
     BENCH: ClassVar[str] = "confidence"
+    PROGRAM: ClassVar[str] = "python -m agentkv_lab"
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "seen", "mean_divergence", "changed_share", "mean_bytes", "seconds",
     )  # fmt: skip

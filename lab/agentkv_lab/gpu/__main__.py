@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FrameType
 
 from agentkv_lab.gpu.machine import Machine, look
-from agentkv_lab.gpu.parts import Part, Skip, notes, plan
+from agentkv_lab.gpu.parts import GpuPart, Skip, notes, plan
 from agentkv_lab.gpu.results import folder_name, gather, page, unused
-from agentkv_lab.gpu.run import TOTAL_S, Outcome, run_all
+from agentkv_lab.gpu.run import TOTAL_S, PartOutcome, run_all
 from agentkv_tasks.provenance import commit, processor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_parts(
     machine: Machine,
-    parts: Sequence[Part],
+    parts: Sequence[GpuPart],
     skips: Sequence[Skip],
     *,
     folder: Path,
@@ -92,7 +92,7 @@ def run_parts(
         The exit status.
     """
     _introduce(machine, skips)
-    outcomes: list[Outcome] = []
+    outcomes: list[PartOutcome] = []
     for outcome in run_all(parts, root=ROOT, logs=folder, ends_at=began + total_s, begin=_announce):
         outcomes.append(outcome)
         _report(outcome)
@@ -153,11 +153,11 @@ def _introduce(machine: Machine, skips: Sequence[Skip]) -> None:
     sys.stdout.flush()
 
 
-def _announce(part: Part, limit_s: float) -> None:
+def _announce(part: GpuPart, limit_s: float) -> None:
     print(f"{part.name}: at most {limit_s:.0f} s: {part.shown}", flush=True)
 
 
-def _report(outcome: Outcome) -> None:
+def _report(outcome: PartOutcome) -> None:
     detail = f": {outcome.detail}" if outcome.detail else ""
     print(f"  {outcome.ending} after {outcome.seconds:.0f} s{detail}", flush=True)
     if outcome.ending != "passed":

@@ -42,7 +42,7 @@ _RUN = (*_BENCH, "llguidance", "playwright", "pytesseract", "PIL", "starlette", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GpuPart:
     """A command that runs in its own process."""
 
     name: str
@@ -73,7 +73,9 @@ class Skip:
     reason: str
 
 
-def plan(machine: Machine, root: Path, folder: Path, work: Path) -> tuple[list[Part], list[Skip]]:
+def plan(
+    machine: Machine, root: Path, folder: Path, work: Path
+) -> tuple[list[GpuPart], list[Skip]]:
     """Return the parts to run on a machine, in order, and the skipped parts.
 
     Args:
@@ -81,7 +83,7 @@ def plan(machine: Machine, root: Path, folder: Path, work: Path) -> tuple[list[P
         folder: folder of the results, relative to `root`.
         work: folder of large temporary files such as traces, relative to `root`.
     """
-    parts: list[Part] = []
+    parts: list[GpuPart] = []
     skips: list[Skip] = []
     candidates = _on_device(machine, root, folder, work) if machine.device else _interpreted()
     for part, needs in candidates:
@@ -92,7 +94,7 @@ def plan(machine: Machine, root: Path, folder: Path, work: Path) -> tuple[list[P
     return parts, skips
 
 
-Candidate = tuple[Part, Sequence[str]]
+Candidate = tuple[GpuPart, Sequence[str]]
 """A part and its requirements: packages by import name, and `BROWSER`."""
 
 
@@ -145,13 +147,15 @@ def marked_files(root: Path) -> tuple[str, ...]:
     )
 
 
-def _tests(name: str, files: Sequence[str], *, weight: float, only: str, workers: int = 0) -> Part:
+def _tests(
+    name: str, files: Sequence[str], *, weight: float, only: str, workers: int = 0
+) -> GpuPart:
     # another version of a package may warn, which is no failure here
     how = ["-v", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
     if workers:
         how += ["-n", str(workers)]
     arguments = ("-m", "pytest", "-m", only, *how, *files)
-    return Part(name=name, arguments=arguments, weight=weight, is_test=True)
+    return GpuPart(name=name, arguments=arguments, weight=weight, is_test=True)
 
 
 def _test_workers(machine: Machine) -> int:
@@ -161,16 +165,18 @@ def _test_workers(machine: Machine) -> int:
 
 def _ours(
     name: str, arguments: Sequence[str], *, weight: float, out: Path, kept_as: str = ""
-) -> Part:
+) -> GpuPart:
     command = ("-m", "agentkv", *arguments)
-    return Part(name=name, arguments=command, weight=weight, out=out, kept_as=kept_as or out.name)
+    return GpuPart(
+        name=name, arguments=command, weight=weight, out=out, kept_as=kept_as or out.name
+    )
 
 
 def _model(name: str) -> tuple[str, str]:
     return ("--model" if name == "nano" else "--shape"), name
 
 
-def _missing(machine: Machine, part: Part, needs: Sequence[str]) -> Iterator[str]:
+def _missing(machine: Machine, part: GpuPart, needs: Sequence[str]) -> Iterator[str]:
     """Yield the reasons why a part cannot run."""
     packages = [name for name in needs if name in DISTRIBUTIONS]
     absent = [DISTRIBUTIONS[name] for name in packages if name not in machine.versions]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentkv_lab.gpu.machine import DISTRIBUTIONS, Machine
 from agentkv_lab.gpu.parts import Skip, notes
-from agentkv_lab.gpu.run import Outcome
+from agentkv_lab.gpu.run import PartOutcome
 
 
 def folder_name(device: str, date: str) -> str:
@@ -27,7 +27,7 @@ def unused(parent: Path, name: str) -> Path:
     return path
 
 
-def gather(outcomes: Sequence[Outcome], root: Path, folder: Path) -> None:
+def gather(outcomes: Sequence[PartOutcome], root: Path, folder: Path) -> None:
     """Copy rows that were written elsewhere into the results folder."""
     for part in (outcome.part for outcome in outcomes):
         if part.out is None or not (root / part.out).exists():
@@ -38,7 +38,7 @@ def gather(outcomes: Sequence[Outcome], root: Path, folder: Path) -> None:
 
 def page(
     machine: Machine,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[PartOutcome],
     skips: Sequence[Skip],
     *,
     date: str,

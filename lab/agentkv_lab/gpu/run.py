@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agentkv_lab.gpu.parts import Part
+from agentkv_lab.gpu.parts import GpuPart
 
 TOTAL_S = 720.0
 GRACE_S = 8.0
@@ -28,10 +28,10 @@ Ending = Literal["passed", "failed", "out of time", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PartOutcome:
     """Result of a part."""
 
-    part: Part
+    part: GpuPart
     ending: Ending
     limit_s: float
     seconds: float
@@ -45,7 +45,7 @@ class Outcome:
     """Lines of pytest on failed tests, and on skipped tests with their reasons."""
 
 
-def limit(part: Part, to_come: Sequence[Part], left_s: float) -> float:
+def limit(part: GpuPart, to_come: Sequence[GpuPart], left_s: float) -> float:
     """Return the time limit of a part in seconds: its share by weight of the remaining time.
 
     Time that a part leaves unused goes to the parts after it.
@@ -54,13 +54,13 @@ def limit(part: Part, to_come: Sequence[Part], left_s: float) -> float:
 
 
 def run_all(
-    parts: Sequence[Part],
+    parts: Sequence[GpuPart],
     *,
     root: Path,
     logs: Path,
     ends_at: float,
-    begin: Callable[[Part, float], None],
-) -> Iterator[Outcome]:
+    begin: Callable[[GpuPart, float], None],
+) -> Iterator[PartOutcome]:
     """Run the parts one after another and yield their outcomes; an interrupt ends the series.
 
     Args:
@@ -78,7 +78,9 @@ def run_all(
             return
 
 
-def run(part: Part, *, limit_s: float, root: Path, logs: Path, grace_s: float = GRACE_S) -> Outcome:
+def run(
+    part: GpuPart, *, limit_s: float, root: Path, logs: Path, grace_s: float = GRACE_S
+) -> PartOutcome:
     """Run one part for at most `limit_s` seconds; all its processes end with it.
 
     Args:
@@ -142,7 +144,9 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         pass  # the group has ended
 
 
-def _judged(part: Part, ending: Ending, limit_s: float, seconds: float, log: Path) -> Outcome:
+def _judged(
+    part: GpuPart, ending: Ending, limit_s: float, seconds: float, log: Path
+) -> PartOutcome:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     counts: dict[str, int] = {}
@@ -155,7 +159,7 @@ def _judged(part: Part, ending: Ending, limit_s: float, seconds: float, log: Pat
             ending, detail = "failed", detail or "no test ran"
     else:
         detail = "" if ending == "passed" or not lines else lines[-1].strip()
-    return Outcome(part, ending, limit_s, seconds, log, detail, counts, notable)
+    return PartOutcome(part, ending, limit_s, seconds, log, detail, counts, notable)
 
 
 def count_tests(lines: Sequence[str]) -> dict[str, int]:

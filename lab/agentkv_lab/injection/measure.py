@@ -7,8 +7,7 @@ begins anew on each of these pages, and on the thread without an order, with the
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -42,14 +41,11 @@ from agentkv_lab.injection.rows import InjectionRow
 from agentkv_lab.injection.table import tables
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import threads_of_torch
-from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.played_task import score_of
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
-from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
 
@@ -65,11 +61,13 @@ _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InjectionBench:
-    """Settings of the measurement."""
+class InjectionBench(ModelBenchSettings):
+    """Settings of the measurement.
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the budget, the world and the browser count."""
+    Of `settings`, only the model with its dtype and device, the budget, the world and the browser
+    count.
+    """
+
     policies: tuple[PolicySettings, ...]
     """Policies under which the model plays, with a pinned goal."""
     unpinned: tuple[PolicySettings, ...]
@@ -77,12 +75,6 @@ class InjectionBench:
     obeys plays."""
     places: tuple[str, ...] = tuple(PLACES)
     demands: tuple[str, ...] = DEMANDS
-    threads: int | None = None
-    """Threads of torch; None: unchanged."""
-    command: str = ""
-    out: Path
-    fresh: bool = False
-    """Overwrite the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +93,16 @@ def run_bench(bench: InjectionBench, console: Console) -> None:
         KeyboardInterrupt: interrupted; the rows so far are written and printed.
     """
     _check(bench)
-    file = RowFile(
-        bench.out,
-        InjectionRow,
-        lambda row: (row.label, row.place, row.demand),
-        fresh=bench.fresh,
-    )
-    if file.rows:
-        raise BenchError(f"{bench.out} has rows; give another --out, or --fresh to overwrite it")
-    interrupted = False
-    try:
-        with threads_of_torch(bench.threads), progress_on(console) as progress:
-            for row in _measure(bench, progress):
-                file.add(row)
-    except KeyboardInterrupt:
-        interrupted = True
-    print_results(
-        console,
-        InjectionRow,
-        file.rows,
-        bench.out,
-        tables=tables(file.rows) if file.rows else (),
-        interrupted=interrupted,
-        resume="; run the same command with --fresh to begin again",
-    )
+    file = bench.new_file(InjectionRow, lambda row: (row.label, row.place, row.demand))
+
+    with threads_of_torch(bench.threads):
+        measured(
+            console,
+            file,
+            partial(_measure, bench),
+            tables=tables,
+            resume="; run the same command with --fresh to begin again",
+        )
 
 
 def _check(bench: InjectionBench) -> None:
@@ -188,7 +166,6 @@ def _measure(bench: InjectionBench, progress: Progress) -> Iterator[InjectionRow
                 yield InjectionRow(
                     label=player.label,
                     model=player.model,
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
                     **fields,
                     **about,
                 )

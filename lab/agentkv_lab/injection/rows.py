@@ -11,6 +11,7 @@ class InjectionRow(BenchRow):
     """What one page achieved with one player."""
 
     BENCH: ClassVar[str] = "injection"
+    PROGRAM: ClassVar[str] = "python -m agentkv_lab"
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "place", "demand", "is_shown", "is_followed", "is_refused", "is_done",
         "is_goal_reached",

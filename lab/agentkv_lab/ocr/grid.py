@@ -47,7 +47,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class GridPicture:
     """A picture, its words, and how they are drawn."""
 
     image: Image.Image
@@ -74,7 +74,7 @@ class Picture:
         return next(name for name, end in BANDS if self.contrast < end)
 
 
-def draw_grid(seed: int, *, every: int = 1) -> list[Picture]:
+def draw_grid(seed: int, *, every: int = 1) -> list[GridPicture]:
     """Return the pictures in an order drawn from `seed`, as are words and some of the colors.
 
     Args:
@@ -103,7 +103,7 @@ def count_read(words: Sequence[str], text: str) -> int:
     return found
 
 
-def _draw(rng: random.Random) -> Iterator[Picture]:
+def _draw(rng: random.Random) -> Iterator[GridPicture]:
     pairs = [(_rgb(ink), _rgb(paper)) for ink, paper in _PAIRS]
     pairs += [(_any_color(rng), _any_color(rng)) for _ in range(_RANDOM_PAIRS)]
     number = 0
@@ -124,7 +124,7 @@ def _picture(
     angle: int,
     font: str,
     has_card: bool,
-) -> Picture:
+) -> GridPicture:
     face = _face(font, size)
     lines = [[_word(rng), _word(rng)], [_word(rng), _word(rng)]]
     if rng.random() < 0.5:
@@ -143,7 +143,7 @@ def _picture(
         ImageDraw.Draw(card).text((size, size // 2), lines[-1][0], fill="black", font=face)
         card.paste(image, (0, top))
         image = card
-    return Picture(
+    return GridPicture(
         image=image,
         words=tuple(word for line in lines for word in line),
         ink=ink,

@@ -13,23 +13,22 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from rich.console import Console
+from rich.progress import Progress
 
 import agentkv_env
 from agentkv_lab.ocr import reader
-from agentkv_lab.ocr.grid import BANDS, SIZES, Picture, count_read, draw_grid
+from agentkv_lab.ocr.grid import BANDS, SIZES, GridPicture, count_read, draw_grid
 from agentkv_lab.ocr.rows import OcrRow
 from agentkv_lab.ocr.site_pages import site_pages
 from agentkv_lab.ocr.table import tables
 from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
+from agentkv_tasks.bench.frame import BenchSettings, measured
 from agentkv_tasks.provenance import commit, processor, versions
 from agentkv_tasks.run.preflight import tesseract_version
 
@@ -38,7 +37,7 @@ OWN = "agentkv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OcrBench:
+class OcrBench(BenchSettings):
     """Settings of the measurement."""
 
     against: Path | None = None
@@ -52,9 +51,6 @@ class OcrBench:
     world_seed: int
     site_pages: int
     """Pages with pictures of each embedded site; 0: none."""
-    command: str = ""
-    out: Path
-    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,18 @@ def run_bench(bench: OcrBench, console: Console) -> None:
     version = tesseract_version()
     if version is None:
         raise BenchError("no tesseract found; install tesseract-ocr and tesseract-ocr-eng")
-    file = RowFile(
-        bench.out,
-        OcrRow,
-        lambda row: (row.label, row.source, row.contrast, row.size),
-        fresh=bench.fresh,
+    file = bench.new_file(OcrRow, lambda row: (row.label, row.source, row.contrast, row.size))
+
+    measured(
+        console,
+        file,
+        partial(_measure, bench, version),
+        tables=tables,
+        resume="; run the same command to begin again",
     )
-    if file.rows:
-        raise BenchError(f"{bench.out} has rows; give another --out, or --fresh to overwrite it")
+
+
+def _measure(bench: OcrBench, tesseract: str, progress: Progress) -> list[OcrRow]:
     grid = draw_grid(bench.seed, every=bench.every)
     pages = [grid[start : start + bench.pictures] for start in range(0, len(grid), bench.pictures)]
     sites = site_pages(bench.world_seed, bench.site_pages) if bench.site_pages else []
@@ -92,7 +92,6 @@ def run_bench(bench: OcrBench, console: Console) -> None:
             label: stack.enter_context(_reader(env, *arguments))
             for label, env, arguments in _contenders(bench)
         }
-        progress = stack.enter_context(progress_on(console))
         bar = progress.add_task("reading", total=len(pages) + len(sites))
         images = [[picture.image for picture in page] for page in pages]
         of_grid = _read(readers, images, lambda: progress.advance(bar))
@@ -104,18 +103,15 @@ def run_bench(bench: OcrBench, console: Console) -> None:
             "pictures": bench.pictures,
             "site_pages": bench.site_pages,
         },
-        "versions": versions(tesseract=version),
+        "versions": versions(tesseract=tesseract),
         "device": processor(),
         "commit": commit(),
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": bench.command,
     }
     rows = [*_grid_rows(grid, of_grid, about)]
     if sites:
         rows += _site_rows(f"world {bench.world_seed}", of_sites, about)
-    for row in rows:
-        file.add(row)
-    print_results(console, OcrRow, rows, bench.out, tables=tables(rows), interrupted=False)
+    return rows
 
 
 def _contenders(bench: OcrBench) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
@@ -179,7 +175,7 @@ def _ask(process: "subprocess.Popen[str]", paths: Sequence[str]) -> _Answer:
 
 
 def _grid_rows(
-    grid: Sequence[Picture], answers: _Answers, about: Mapping[str, Any]
+    grid: Sequence[GridPicture], answers: _Answers, about: Mapping[str, Any]
 ) -> Iterator[OcrRow]:
     for label, (own, base, common) in _compared("grid", answers).items():
         for band, _ in BANDS:

@@ -11,6 +11,7 @@ class OcrRow(BenchRow):
     """What one contender read of pictures of one kind, and the time that a page took it."""
 
     BENCH: ClassVar[str] = "ocr"
+    PROGRAM: ClassVar[str] = "python -m agentkv_lab"
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "source", "contrast", "size", "recall", "recall_rotated", "page_s", "page_ratio",
     )  # fmt: skip

@@ -22,7 +22,7 @@ that rank lets stay dense (None for other policies)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceStep:
     """Next-token distribution of a full cache."""
 
     logits: Tensor
@@ -34,7 +34,7 @@ class Reference:
     """True if the next token belongs to a reply."""
 
     @classmethod
-    def of(cls, logits: Tensor, next_id: int, is_reply: bool) -> "Reference":
+    def of(cls, logits: Tensor, next_id: int, is_reply: bool) -> "ReferenceStep":
         """Compute it from raw logits (V,)."""
         return cls(logits.float(), logits.double().log_softmax(dim=-1), next_id, is_reply)
 
@@ -51,7 +51,7 @@ class StepDistance:
     is_reply: bool
 
     @classmethod
-    def of(cls, logits: Tensor, reference: Reference) -> "StepDistance":
+    def of(cls, logits: Tensor, reference: ReferenceStep) -> "StepDistance":
         """Compute it from raw logits (V,)."""
         log_odds = logits.double().log_softmax(dim=-1)
         return cls(
@@ -96,7 +96,7 @@ class Follower:
         self.cache.feed(model, ids)
         self._record()
 
-    def step(self, model: Any, token: Tensor, reference: Reference) -> None:
+    def step(self, model: Any, token: Tensor, reference: ReferenceStep) -> None:
         """Read one more token (1, 1) and compare the distribution of the next one."""
         began = time.perf_counter()
         logits = self.cache.feed(model, token)[0]

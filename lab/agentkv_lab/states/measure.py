@@ -4,10 +4,8 @@ Every cache reads the same tokens one by one. Its next-token distributions are c
 of transformers' full cache.
 """
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +21,16 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.files import AppendedFile, require_file
-from agentkv_lab.states.follow import Follower, Reference
+from agentkv.files import require_file
+from agentkv_lab.states.follow import Follower, ReferenceStep
 from agentkv_lab.states.rows import StateRow
 from agentkv_lab.states.table import figures, tables
 from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on
+from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.stream import Stream, check_source, read_stream
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.models.local import LocalModel
@@ -44,11 +41,12 @@ all of them are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateBench:
-    """Settings of the measurement."""
+class StateBench(ModelBenchSettings):
+    """Settings of the measurement.
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the policies and the budget count."""
+    Of `settings`, only the model with its dtype and device, the policies and the budget count.
+    """
+
     num_tokens: int
     """Tokens read one by one."""
     num_prompt: int
@@ -57,11 +55,6 @@ class StateBench:
     """Parts of the stream, each with its own row."""
     text: Path | None = None
     """File to read instead of the world."""
-    command: str = ""
-    out: Path
-    """File of the rows."""
-    fresh: bool = False
-    """Overwrite the file."""
 
 
 @dataclass(slots=True)
@@ -76,11 +69,11 @@ class _Full:
 
     def read(
         self, ids: Tensor, next_ids: Sequence[int], are_replies: Sequence[bool]
-    ) -> list[Reference]:
+    ) -> list[ReferenceStep]:
         """Read tokens (1, n) and return the reference of each."""
         outputs = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True)
         return [
-            Reference.of(logits, next_id, is_reply)
+            ReferenceStep.of(logits, next_id, is_reply)
             for logits, next_id, is_reply in zip(
                 outputs.logits[0], next_ids, are_replies, strict=True
             )
@@ -125,20 +118,26 @@ def run_bench(bench: StateBench, console: Console) -> list[StateRow]:
             f"{local.max_positions} positions of {local.name}"
         )
     followers = _followers(bench, local)
-    with progress_on(console) as progress:
+    file = RowFile(bench.out, StateRow, _place, fresh=True)
+
+    def measure(progress: Progress) -> Iterator[StateRow]:
         stream = read_stream(bench.settings, bench.text, local.template, num_all, progress)
-        rows = _measure(bench, local, stream, followers, progress)
-    whole = [row for row in rows if row.is_whole]
-    print_results(
+        return _measure(bench, local, stream, followers, progress)
+
+    measured(
         console,
-        StateRow,
-        whole,
-        bench.out,
-        tables=tables(whole),
-        figures=figures(rows),
-        interrupted=False,
+        file,
+        measure,
+        tables=tables,
+        figures=lambda _: figures(file.rows),
+        order=lambda rows: [row for row in rows if row.is_whole],
+        resume="; run the same command with --fresh to begin again",
     )
-    return rows
+    return file.rows
+
+
+def _place(row: StateRow) -> tuple[str, int, bool]:
+    return row.label, row.first, row.is_whole
 
 
 def _followers(bench: StateBench, local: "LocalModel") -> list[Follower]:
@@ -166,7 +165,7 @@ def _measure(
     stream: Stream,
     followers: Sequence[Follower],
     progress: Progress,
-) -> list[StateRow]:
+) -> Iterator[StateRow]:
     from transformers import DynamicCache
 
     model, device = local.model, local.model.device
@@ -178,37 +177,29 @@ def _measure(
         follower.prefill(model, prompt)
     about = _about(bench, local, stream)  # before the source tree can change
     bar = progress.add_task("reading the stream", total=bench.num_tokens * len(followers))
-    rows: list[StateRow] = []
-    with contextlib.closing(AppendedFile(bench.out, truncate=True)) as file:
 
-        def write(begin: int, end: int, *, is_whole: bool) -> None:
-            place: dict[str, Any] = {
-                "first": bench.num_prompt + begin,
-                "is_whole": is_whole,
-                "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-            new = [follower.row(begin, end, **place, **about) for follower in followers]
-            file.append("".join(row.to_json() + "\n" for row in new).encode())
-            rows.extend(new)
+    def rows(begin: int, end: int, *, is_whole: bool) -> Iterator[StateRow]:
+        for follower in followers:
+            first = bench.num_prompt + begin
+            yield follower.row(begin, end, first=first, is_whole=is_whole, **about)
 
-        for part in range(bench.num_parts):
-            begin = part * bench.num_tokens // bench.num_parts
-            end = (part + 1) * bench.num_tokens // bench.num_parts
-            for start in range(begin, end, BLOCK):
-                first = bench.num_prompt + start
-                last = bench.num_prompt + min(start + BLOCK, end)
-                coming = slice(first + 1, last + 1)
-                references = reference.read(
-                    ids[:, first:last], stream.ids[coming], stream.of_replies[coming]
-                )
-                for follower in followers:
-                    progress.update(bar, description=follower.label)
-                    for place, reference_step in enumerate(references, start=first):
-                        follower.step(model, ids[:, place : place + 1], reference_step)
-                    progress.advance(bar, len(references))
-            write(begin, end, is_whole=False)
-        write(0, bench.num_tokens, is_whole=True)
-    return rows
+    for part in range(bench.num_parts):
+        begin = part * bench.num_tokens // bench.num_parts
+        end = (part + 1) * bench.num_tokens // bench.num_parts
+        for start in range(begin, end, BLOCK):
+            first = bench.num_prompt + start
+            last = bench.num_prompt + min(start + BLOCK, end)
+            coming = slice(first + 1, last + 1)
+            references = reference.read(
+                ids[:, first:last], stream.ids[coming], stream.of_replies[coming]
+            )
+            for follower in followers:
+                progress.update(bar, description=follower.label)
+                for place, reference_step in enumerate(references, start=first):
+                    follower.step(model, ids[:, place : place + 1], reference_step)
+                progress.advance(bar, len(references))
+        yield from rows(begin, end, is_whole=False)
+    yield from rows(0, bench.num_tokens, is_whole=True)
 
 
 def _about(bench: StateBench, local: "LocalModel", stream: Stream) -> dict[str, Any]:

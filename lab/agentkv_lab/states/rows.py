@@ -58,6 +58,7 @@ class StateRow(BenchRow):
     """One policy along one part of a stream; means are over its steps of one token."""
 
     BENCH: ClassVar[str] = "states"
+    PROGRAM: ClassVar[str] = "python -m agentkv_lab"
     SUMMARY: ClassVar[tuple[str, ...]] = (
         "label", "original", "quantised", "evicted", "mean_bytes", "peak_bytes", "seconds",
     )  # fmt: skip

@@ -55,7 +55,7 @@ def write_page(
         template_environment()
         .get_template("bench.html")
         .render(
-            title=f"agentkv bench {latest.BENCH}",
+            title=f"{latest.PROGRAM} {latest.BENCH}",
             num_rows=len(rows),
             source=rows_file.name,
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),

@@ -30,7 +30,7 @@ class RowFile(Generic[RowT]):
     def __init__(
         self, path: Path, kind: type[RowT], key: Callable[[RowT], Hashable], *, fresh: bool
     ) -> None:
-        self.path, self._kind, self._key, self._is_fresh = path, kind, key, fresh
+        self.path, self.kind, self._key, self._is_fresh = path, kind, key, fresh
         require_file(path)
         self._rows: dict[Hashable, RowT] = {}
         if stored(path).is_file() and not fresh:
@@ -88,7 +88,7 @@ class RowFile(Generic[RowT]):
             values = json.loads(line)
         except ValueError:
             values = None
-        known = {each.name: each.default for each in fields(self._kind)}
+        known = {each.name: each.default for each in fields(self.kind)}
         # a field that was added later has None, where nobody knows
         later = {name for name, default in known.items() if default is None}
         if (
@@ -97,7 +97,7 @@ class RowFile(Generic[RowT]):
             or not set(known) - later <= set(values) <= set(known)
         ):
             raise BenchError(
-                f"{place} is not a row of today's `agentkv bench {self._kind.BENCH}`; give another "
-                "--out, or --fresh to overwrite it"
+                f"{place} is not a row of today's `{self.kind.PROGRAM} {self.kind.BENCH}`; give "
+                "another --out, or --fresh to overwrite it"
             )
-        return self._kind(**values)
+        return self.kind(**values)

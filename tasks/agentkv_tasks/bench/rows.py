@@ -3,7 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, ClassVar
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +16,9 @@ class BenchRow:
     """One measurement with its provenance."""
 
     BENCH: ClassVar[str]
-    """Name of the benchmark, as in `agentkv bench NAME`."""
+    """Name of the benchmark."""
+    PROGRAM: ClassVar[str] = "agentkv bench"
+    """Program that has the benchmark as a command."""
     SUMMARY: ClassVar[tuple[str, ...]] = ()
     """Fields in the line of JSON that ends the output."""
 
@@ -19,7 +26,7 @@ class BenchRow:
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
     commit: str = ""
-    finished_at: str = ""
+    finished_at: str = field(default_factory=_now)
     """UTC, ISO 8601."""
     schema: int
 

@@ -1,19 +1,12 @@
-"""Tables of benchmarks on the terminal, and the end of their output."""
+"""Tables of benchmarks on the terminal."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from agentkv.terminal import human_bytes
-from agentkv_tasks.bench.page import write_page
-from agentkv_tasks.bench.rows import BenchRow, summary
-from agentkv_tasks.report.heat import Maps
-from agentkv_tasks.report.plot import Figure
 
 _Item = TypeVar("_Item")
 
@@ -79,40 +72,3 @@ def threads_text(count: int) -> str:
 def model_text(model: str, weights: str, scaled: str) -> str:
     """Return the name of a model, the origin of its weights and its changes."""
     return f"{model} ({weights} weights" + f"; {scaled}" * bool(scaled) + ")"
-
-
-def print_results(
-    console: Console,
-    kind: type[BenchRow],
-    rows: Sequence[BenchRow],
-    out: Path,
-    *,
-    tables: Iterable[Table],
-    figures: Iterable[Figure | Maps] = (),
-    interrupted: bool,
-    resume: str = "; run the same command again to continue",
-) -> None:
-    """Print the tables, the paths of the rows and of their page, and the summary of the rows.
-
-    The page, which also shows the figures, is written beside the rows if there are any.
-
-    Args:
-        interrupted: raise KeyboardInterrupt after the tables.
-        resume: how an interrupted benchmark continues.
-
-    Raises:
-        KeyboardInterrupt: the benchmark was interrupted; the message says what was kept.
-        WriteError: the page could not be written.
-    """
-    shown = list(tables)
-    for table in shown:
-        console.print(table)
-        console.print()
-    page = write_page(out, rows, tables=shown, figures=figures) if rows else None
-    if interrupted:
-        kept = f"{len(rows)} rows measured so far: {out}" if rows else "no rows yet"
-        raise KeyboardInterrupt(f"interrupted; {kept}{resume}")
-    console.print(Text(f"rows: {out}"), soft_wrap=True)
-    if page is not None:
-        console.print(Text(f"page: {page}"), soft_wrap=True)
-    console.print(Text(summary(kind, rows, str(out))), soft_wrap=True)

@@ -19,13 +19,13 @@ from agentkv_lab.gpu.parts import (
     SHAPES,
     TRANSFORMERS,
     TRITONS,
-    Part,
+    GpuPart,
     Skip,
     marked_files,
     plan,
 )
 from agentkv_lab.gpu.results import folder_name, gather, page, unused
-from agentkv_lab.gpu.run import Outcome, count_tests, environment, limit, run, run_all
+from agentkv_lab.gpu.run import PartOutcome, count_tests, environment, limit, run, run_all
 from agentkv_tasks.bench.contenders import models as shapes
 from agentkv_tasks.cli.app import cli
 
@@ -47,7 +47,7 @@ NAMES = [
 ]
 
 
-def planned(machine: Machine) -> tuple[list[Part], list[Skip]]:
+def planned(machine: Machine) -> tuple[list[GpuPart], list[Skip]]:
     return plan(machine, ROOT, Path("lab/results/gpu_x"), Path("runs/gpu_x"))
 
 
@@ -57,11 +57,11 @@ def without(*names: str, **versions: str) -> Machine:
     return replace(WHOLE, versions={**kept, **versions})
 
 
-def python(code: str, *, name: str = "a part", **more: object) -> Part:
-    return Part(name=name, arguments=("-S", "-c", code), weight=1, **more)  # type: ignore[arg-type]
+def python(code: str, *, name: str = "a part", **more: object) -> GpuPart:
+    return GpuPart(name=name, arguments=("-S", "-c", code), weight=1, **more)  # type: ignore[arg-type]
 
 
-def ran(part: Part, folder: Path, *, limit_s: float = 60, grace_s: float = 8) -> Outcome:
+def ran(part: GpuPart, folder: Path, *, limit_s: float = 60, grace_s: float = 8) -> PartOutcome:
     return run(part, limit_s=limit_s, root=folder, logs=folder, grace_s=grace_s)
 
 
@@ -225,7 +225,7 @@ def test_verdicts_are_counted_where_several_processes_run_the_tests(tmp_path: Pa
         "@pytest.mark.parametrize('name', ['a b', 'c', 'd'])\n"
         "def test_it(name): assert name != 'c'\n"
     )
-    part = Part(
+    part = GpuPart(
         name="tests",
         arguments=("-m", "pytest", "-v", "-n", "2", "-p", "no:cacheprovider", "test_three.py"),
         weight=1,
@@ -271,10 +271,10 @@ def test_the_page_says_what_ran_what_failed_and_what_was_skipped(tmp_path: Path)
     part = python("", name="tests", is_test=True)
     failed = "FAILED tests/x.py::test_a - AssertionError"
     outcomes = [
-        Outcome(
+        PartOutcome(
             part, "failed", 130, 41.6, tmp_path / "tests.log", "1 failed, 40 passed", {}, [failed]
         ),
-        Outcome(planned(WHOLE)[0][1], "passed", 60, 30.2, tmp_path / "speed-nano.log"),
+        PartOutcome(planned(WHOLE)[0][1], "passed", 60, 30.2, tmp_path / "speed-nano.log"),
     ]
     said = page(
         without(triton="3.5.1"),
@@ -303,7 +303,7 @@ def test_rows_that_were_written_elsewhere_are_kept_with_the_others(tmp_path: Pat
         python("", out=Path("gpu/speed.jsonl"), kept_as="speed.jsonl"),
         python("", out=Path("gpu/never.jsonl"), kept_as="never.jsonl"),
     ]
-    outcomes = [Outcome(part, "passed", 1, 1, tmp_path / "log") for part in parts]
+    outcomes = [PartOutcome(part, "passed", 1, 1, tmp_path / "log") for part in parts]
     gather(outcomes, tmp_path, folder)
     found = {path.name: path.read_text() for path in folder.iterdir()}
     assert found == {"vwa75.jsonl": "{}\n", "speed.jsonl": "1\n"}

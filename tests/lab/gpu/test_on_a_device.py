@@ -11,7 +11,7 @@ pytest.importorskip("pydantic", reason="measurements need pydantic, which is not
 from agentkv.models.memory import release_memory  # noqa: E402
 from agentkv.models.model import OutOfMemory  # noqa: E402
 from agentkv_env.page import Box, Node, Page  # noqa: E402
-from agentkv_tasks.bench.memory.episode import Episode, measured  # noqa: E402
+from agentkv_tasks.bench.memory.episode import MemoryEpisode, measured  # noqa: E402
 from agentkv_tasks.bench.speed.clock import Clock  # noqa: E402
 from agentkv_tasks.settings import RunSettings  # noqa: E402
 
@@ -20,7 +20,7 @@ BOX = Box(1, 2, 3, 4)
 
 @pytest.mark.gpu
 def test_the_memory_of_a_device_is_measured_where_a_model_is_on_it() -> None:
-    episode = Episode(
+    episode = MemoryEpisode(
         settings=RunSettings.read(policies=("window",), chunk=96, device="cuda"),
         shape="tiny",
         num_layers=None,

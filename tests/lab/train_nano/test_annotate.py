@@ -21,7 +21,7 @@ from tests.tasks.text_walk import Walk, walk
 from train_nano.annotate import annotate
 from train_nano.data import is_grounded
 from train_nano.drills import Drills
-from train_nano.episode import Episode, Turn, load
+from train_nano.episode import RecordedEpisode, RecordedTurn, load
 from train_nano.lookups import gathering_episode, lookup_episode
 from train_nano.train import MODEL, RECORDINGS
 
@@ -40,12 +40,12 @@ def make_page(title: str, *texts: str, host: str = "wiki", links: tuple[str, ...
     return Page(f"http://{host}.localhost/{title}", title, tuple(nodes))
 
 
-def make_episode(goal: str, *steps: tuple[Page, str]) -> Episode:
-    turns = [Turn(page, resolve(line, page, goal=goal)) for page, line in steps]
-    return Episode(goal, tuple(turns))
+def make_episode(goal: str, *steps: tuple[Page, str]) -> RecordedEpisode:
+    turns = [RecordedTurn(page, resolve(line, page, goal=goal)) for page, line in steps]
+    return RecordedEpisode(goal, tuple(turns))
 
 
-def replies(episode: Episode) -> list[str]:
+def replies(episode: RecordedEpisode) -> list[str]:
     return [turn.reply.partition("```")[0] for turn in annotate(episode).turns]
 
 
@@ -170,9 +170,11 @@ def test_every_wording_of_a_goal_has_parts_that_the_steps_work_on(
     """A wording has a part for at least half as many replies as the best wording of its task."""
     poor = []
     for task, walked in solved:
-        turns = tuple(Turn(*pair) for pair in zip(walked.pages, walked.replies, strict=True))
+        turns = tuple(
+            RecordedTurn(*pair) for pair in zip(walked.pages, walked.replies, strict=True)
+        )
         counts = {
-            goal: sum(has_goal_part(reply) for reply in replies(Episode(goal, turns)))
+            goal: sum(has_goal_part(reply) for reply in replies(RecordedEpisode(goal, turns)))
             for goal in (task.intent, *task.paraphrases)
         }
         poor += [goal for goal, count in counts.items() if count < max(counts.values()) / 2]
@@ -194,7 +196,9 @@ read, in every process that collects tests."""
 
 
 @pytest.mark.parametrize("episode", EPISODES, ids=lambda episode: episode.name)
-def test_actions_are_unchanged_and_the_grammar_accepts_annotated_replies(episode: Episode) -> None:
+def test_actions_are_unchanged_and_the_grammar_accepts_annotated_replies(
+    episode: RecordedEpisode,
+) -> None:
     annotated = annotate(episode)
     for old, new in zip(episode.turns, annotated.turns, strict=True):
         assert parse(extract(old.reply)) == parse(extract(new.reply))
@@ -207,7 +211,9 @@ def test_actions_are_unchanged_and_the_grammar_accepts_annotated_replies(episode
 
 
 @pytest.mark.parametrize("episode", EPISODES[::5], ids=lambda episode: episode.name)
-def test_every_quotation_was_noted_or_is_on_the_page_or_in_the_goal(episode: Episode) -> None:
+def test_every_quotation_was_noted_or_is_on_the_page_or_in_the_goal(
+    episode: RecordedEpisode,
+) -> None:
     notes: set[str] = set()
     for turn in annotate(episode).turns:
         page_text = "\n".join(" ".join(node.name.split()) for node in turn.page.nodes)

@@ -24,7 +24,7 @@ from train_nano.augment import (
 )
 from train_nano.data import is_grounded, shorten
 from train_nano.drills import Drills
-from train_nano.episode import Episode, Turn, encode, from_json, to_json
+from train_nano.episode import RecordedEpisode, RecordedTurn, encode, from_json, to_json
 from train_nano.reword import reword
 from train_nano.train import MODEL
 
@@ -32,7 +32,7 @@ BOX = Box(0, 0, 1, 1)
 PERSON = "Calan Fenzanell"
 
 
-def make_episode() -> Episode:
+def make_episode() -> RecordedEpisode:
     nodes = (
         Node("element", "heading", "Towns", BOX),
         Node("element", "link", PERSON, BOX, id=3),
@@ -41,11 +41,11 @@ def make_episode() -> Episode:
         Node("element", "combobox", "Sort", BOX, id=8, value="Name", options=("Name", PERSON)),
     )
     page = Page("http://wiki.localhost/wiki/Calan_Fenzanell", PERSON, nodes)
-    return Episode(
+    return RecordedEpisode(
         f"Open {PERSON} and say when.",
         (
-            Turn(page, f"at {PERSON}\n```click [3]```"),
-            Turn(page, "from by calanfenzanell, 1832\n```stop [1832]```"),
+            RecordedTurn(page, f"at {PERSON}\n```click [3]```"),
+            RecordedTurn(page, "from by calanfenzanell, 1832\n```stop [1832]```"),
         ),
     )
 
@@ -79,7 +79,7 @@ def test_a_person_who_appears_only_by_handle_is_renamed_too() -> None:
     reply = "at Downvote calanfenzanell\n```click [4]```"
     page = Page("http://forum.localhost/", "Thread", (heading, button))
     goal = "Downvote what calanfenzanell wrote."
-    varied = replace_names(Episode(goal, (Turn(page, reply),)), random.Random(1))
+    varied = replace_names(RecordedEpisode(goal, (RecordedTurn(page, reply),)), random.Random(1))
     handle = varied.goal.split()[2]
     assert handle != "calanfenzanell"
     assert varied.turns[0].page.nodes[0].name == f"{handle} wrote"
@@ -90,7 +90,9 @@ def test_a_code_gets_new_letters_and_digits_consistently() -> None:
     line = Node("text", "text", "MODEL KC-567 not KC-566, CODE VORAR57", BOX)
     page = Page("http://shop.localhost/", "Label", (line,))
     reply = "from MODEL KC-567\n```stop [KC-567]```"
-    varied = replace_codes(Episode("Is it KC-567?", (Turn(page, reply),)), random.Random(1))
+    varied = replace_codes(
+        RecordedEpisode("Is it KC-567?", (RecordedTurn(page, reply),)), random.Random(1)
+    )
     code = varied.goal[6:-1]
     assert re.fullmatch(r"[A-Z]{2}-\d{3}", code) and code != "KC-567"
     assert varied.turns[0].reply == f"from MODEL {code}\n```stop [{code}]```"
@@ -111,7 +113,7 @@ def test_common_words_are_swapped_consistently_in_every_case() -> None:
     goal = "Find the Velmarix Calm Dog Leash under Pets."
     seen = set()
     for seed in range(10):
-        varied = reword(Episode(goal, (Turn(page, reply),)), random.Random(seed))
+        varied = reword(RecordedEpisode(goal, (RecordedTurn(page, reply),)), random.Random(seed))
         name, line, category, button = (node.name for node in varied.turns[0].page.nodes)
         assert varied.goal == f"Find the {name} under {category}."
         assert varied.turns[0].reply == f"at {name}\n```click [3]```"
@@ -126,7 +128,9 @@ def test_common_words_are_swapped_consistently_in_every_case() -> None:
 def test_different_words_get_different_replacements() -> None:
     words = [word for kind in reword_module._KINDS for word in kind]
     page = Page("http://shop.localhost/", "", tuple(Node("text", "text", w, BOX) for w in words))
-    varied = reword(Episode("", (Turn(page, "done\n```stop []```"),)), random.Random(2))
+    varied = reword(
+        RecordedEpisode("", (RecordedTurn(page, "done\n```stop []```"),)), random.Random(2)
+    )
     names = [node.name.lower() for node in varied.turns[0].page.nodes]
     new = dict(zip(map(str.lower, words), names, strict=True))
     assert len(set(new.values())) == len(new)
@@ -152,7 +156,7 @@ def test_an_element_id_that_equals_a_replaced_value_is_unchanged() -> None:
     page = Page("http://shop.localhost/", "Cart", (Node("text", "text", "Size | 78", BOX), field))
     reply = "at Amount\nfrom Size | 78\n```type [78] [78] [0]```"
     (turn,) = replace_numbers(
-        Episode("Type the size.", (Turn(page, reply),)), random.Random(1)
+        RecordedEpisode("Type the size.", (RecordedTurn(page, reply),)), random.Random(1)
     ).turns
     action = parse(extract(turn.reply))
     assert action.element_id == 78 and action.text != "78"
@@ -170,7 +174,9 @@ def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
     episode = make_episode()
     page = episode.turns[0].page
     page = Page(page.url, page.title, (*filler, *page.nodes, *filler))
-    episode = Episode(episode.goal, tuple(Turn(page, turn.reply) for turn in episode.turns))
+    episode = RecordedEpisode(
+        episode.goal, tuple(RecordedTurn(page, turn.reply) for turn in episode.turns)
+    )
     thinned = drop_elements(episode, random.Random(0), share=1.0).turns[0].page
     assert len(thinned.nodes) < 20
     assert {PERSON, "by calanfenzanell, 1832"} <= {node.name for node in thinned.nodes}
@@ -179,9 +185,9 @@ def test_dropping_elements_keeps_those_that_goal_and_replies_mention() -> None:
 def test_a_shortened_episode_keeps_the_noted_page_and_the_last() -> None:
     template = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
     page = Page("http://wiki.localhost/", "Main", (Node("element", "link", "Help", BOX, id=1),))
-    first = Turn(page, "at Help\n```click [1]```")
-    answer = Turn(page, "done\n```stop [1832]```")
-    episode = Episode(make_episode().goal, (first, *make_episode().turns, answer))
+    first = RecordedTurn(page, "at Help\n```click [1]```")
+    answer = RecordedTurn(page, "done\n```stop [1832]```")
+    episode = RecordedEpisode(make_episode().goal, (first, *make_episode().turns, answer))
 
     def emptied(max_tokens: int) -> list[bool]:
         shorter = shorten(episode, random.Random(0), template, max_tokens=max_tokens, known={})
@@ -201,10 +207,10 @@ def test_a_shortened_episode_keeps_the_noted_page_and_the_last() -> None:
 def test_an_episode_is_grounded_if_its_answer_was_on_a_page_or_is_n_a() -> None:
     episode = make_episode()
     assert is_grounded(episode)
-    pageless = [Turn(Page(turn.page.url, "", ()), turn.reply) for turn in episode.turns]
-    assert not is_grounded(Episode(episode.goal, tuple(pageless)))
-    unsolved = Turn(episode.turns[0].page, "done\n```stop [N/A]```")
-    assert is_grounded(Episode(episode.goal, (unsolved,)))
+    pageless = [RecordedTurn(Page(turn.page.url, "", ()), turn.reply) for turn in episode.turns]
+    assert not is_grounded(RecordedEpisode(episode.goal, tuple(pageless)))
+    unsolved = RecordedTurn(episode.turns[0].page, "done\n```stop [N/A]```")
+    assert is_grounded(RecordedEpisode(episode.goal, (unsolved,)))
 
 
 def test_episodes_survive_a_round_trip_through_json() -> None:
@@ -218,7 +224,7 @@ def test_equal_generators_give_equal_variants() -> None:
     assert len(goals) > 5 and all(re.match(r"Open \w+ \w+ and say when\.", goal) for goal in goals)
 
 
-def make_miniwob_episode() -> Episode:
+def make_miniwob_episode() -> RecordedEpisode:
     nodes = (
         Node("text", "text", "Select 22 with the slider and click the 2nd box.", BOX),
         Node("text", "text", "21", BOX),
@@ -226,8 +232,8 @@ def make_miniwob_episode() -> Episode:
         Node("element", "checkbox", "", BOX, id=2),
     )
     page = Page("http://miniwob.localhost/task/form-sequence?seed=1000000-0", "Form", nodes)
-    turn = Turn(page, "at checkbox\n```click [2]```")
-    return Episode(nodes[0].name, (turn,), "1000000/miniwob/form-sequence")
+    turn = RecordedTurn(page, "at checkbox\n```click [2]```")
+    return RecordedEpisode(nodes[0].name, (turn,), "1000000/miniwob/form-sequence")
 
 
 @pytest.mark.parametrize("seed", range(20))

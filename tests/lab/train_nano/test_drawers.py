@@ -8,12 +8,12 @@ from tokenizers import Tokenizer
 
 from train_nano.data import Recordings
 from train_nano.drawers import Drawers
-from train_nano.episode import Row
-from train_nano.mixture import Plan, make_source
+from train_nano.episode import TrainingRow
+from train_nano.mixture import MixturePlan, make_source
 from train_nano.train import MODEL
 
 TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-PLAN = Plan(
+PLAN = MixturePlan(
     seed=1, step=7, stage="pair", level=0, left=1.0, factor=1, spent={"copy": 900}, wrong={}
 )
 
@@ -25,7 +25,7 @@ def drawers() -> Iterator[Drawers]:
     team.close()
 
 
-def as_lists(rows: list[Row]) -> list[Row]:
+def as_lists(rows: list[TrainingRow]) -> list[TrainingRow]:
     return [
         replace(row, ids=list(row.ids), weights=list(row.weights), positions=list(row.positions))
         for row in rows

@@ -19,7 +19,7 @@ from train_nano.augment import vary
 from train_nano.corpus import drill_texts
 from train_nano.data import Recordings, draw_goal
 from train_nano.drills import Drills
-from train_nano.episode import Episode, Turn, load, save, to_json
+from train_nano.episode import RecordedEpisode, RecordedTurn, load, save, to_json
 from train_nano.lookups import gathering_episode, lookup_episode
 from train_nano.page_recall import needle_row, recall_row
 from train_nano.quoting import quote_row
@@ -34,9 +34,12 @@ PERSON = "Calan Fenzanell"
 PAGE = Page(
     "http://wiki.localhost/", "Wiki", (Node("element", "link", PERSON, Box(0, 0, 1, 1), 3),)
 )
-EPISODE = Episode(
+EPISODE = RecordedEpisode(
     f"Open {PERSON}, order 4711.",
-    (Turn(PAGE, f"at {PERSON}\n```click [3]```"), Turn(PAGE, "done\n```stop []```")),
+    (
+        RecordedTurn(PAGE, f"at {PERSON}\n```click [3]```"),
+        RecordedTurn(PAGE, "done\n```stop []```"),
+    ),
     paraphrases=(f"I want to read about {PERSON} (order 4711).", f"Order 4711: {PERSON}."),
 )
 
@@ -93,7 +96,7 @@ def test_no_goal_of_a_recording_is_a_polite_request() -> None:
     ],
 )
 def test_a_recording_with_such_a_goal_is_neither_written_nor_trained_on(
-    episode: Episode, tmp_path: Path
+    episode: RecordedEpisode, tmp_path: Path
 ) -> None:
     path = tmp_path / "vwa75-1.jsonl.xz"
     with pytest.raises(ValueError, match="a polite request; training must not see"):
@@ -157,7 +160,7 @@ def test_a_recording_gets_the_goals_of_todays_templates() -> None:
     task = next(task for task in SUITES["vwa75"].tasks(World(FIRST_TRAINING_SEED)) if task.needs)
     name = episode_name(FIRST_TRAINING_SEED, "vwa75", task)
     values = " / ".join(map(str, task.instantiation_dict.values()))
-    old = Episode(f"An older wording: {values}.", EPISODE.turns, name)
+    old = RecordedEpisode(f"An older wording: {values}.", EPISODE.turns, name)
     tasks = tasks_by_name([old])
     rephrased = rephrase(old, tasks)
     assert set(rephrased.goals) == {task.intent, *task.paraphrases} and len(rephrased.goals) >= 3

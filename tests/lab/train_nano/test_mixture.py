@@ -11,7 +11,7 @@ from agentkv.dialog.prompt import PlainTemplate
 from train_nano.data import Recordings, task_of
 from train_nano.loss import Accuracy
 from train_nano.mixture import LONGEST_ROW, ORDER, STAGES, Source, next_kind
-from train_nano.settings import Progress
+from train_nano.settings import TrainingProgress
 from train_nano.train import MODEL, RECORDINGS
 
 TEMPLATE = PlainTemplate(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
@@ -119,7 +119,7 @@ def test_rows_grow_towards_the_end_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_error_rate_of_a_task_is_a_moving_average() -> None:
-    progress, replies = Progress(), Accuracy()
+    progress, replies = TrainingProgress(), Accuracy()
     replies.add([("form/3", False), ("form/3", True), ("form/4", True)])
     progress.update_errors(replies)
     assert progress.wrong == {"form/3": 0.5, "form/4": 0.0}

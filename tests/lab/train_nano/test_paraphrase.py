@@ -8,7 +8,7 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_env.sites.world import World
 from agentkv_tasks.suites import SUITES
 from agentkv_tasks.task import Task
-from train_nano.episode import Episode
+from train_nano.episode import RecordedEpisode
 from train_nano.paraphrase import AFTER, BEFORE, paraphrase
 from train_nano.wording import is_polite_request
 
@@ -23,7 +23,7 @@ def tasks() -> list[Task]:
 
 
 def dressed(goal: str, seed: int) -> str:
-    return paraphrase(Episode(goal, ()), random.Random(seed)).goal
+    return paraphrase(RecordedEpisode(goal, ()), random.Random(seed)).goal
 
 
 @pytest.mark.parametrize("seed", range(12))

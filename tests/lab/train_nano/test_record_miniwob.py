@@ -7,13 +7,13 @@ import pytest
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.miniwob.scripts import SCRIPTS
 from train_nano.data import is_grounded
-from train_nano.episode import Episode, load
+from train_nano.episode import RecordedEpisode, load
 from train_nano.record import RECORDINGS, Browsers
 from train_nano.record_miniwob import record
 
 
 @pytest.fixture(scope="module")
-def recorded() -> list[Episode]:
+def recorded() -> list[RecordedEpisode]:
     return [each for path in sorted(RECORDINGS.glob("miniwob-*.jsonl.xz")) for each in load(path)]
 
 
@@ -22,7 +22,7 @@ def test_a_seed_of_evaluation_is_refused() -> None:
         record(75, browsers)
 
 
-def test_recordings_have_training_seeds_only(recorded: list[Episode]) -> None:
+def test_recordings_have_training_seeds_only(recorded: list[RecordedEpisode]) -> None:
     for episode in recorded:
         seed, suite, page = episode.name.split("/")
         assert int(seed) >= FIRST_TRAINING_SEED
@@ -31,7 +31,7 @@ def test_recordings_have_training_seeds_only(recorded: list[Episode]) -> None:
 
 
 def test_recordings_ground_what_they_type_and_stop_when_the_page_is_over(
-    recorded: list[Episode],
+    recorded: list[RecordedEpisode],
 ) -> None:
     assert len(recorded) > 1000
     for episode in recorded:
@@ -41,6 +41,8 @@ def test_recordings_ground_what_they_type_and_stop_when_the_page_is_over(
         assert last.reply.endswith("```stop []```"), episode.name
 
 
-def test_no_recorded_goal_is_of_the_kind_that_training_never_sees(recorded: list[Episode]) -> None:
+def test_no_recorded_goal_is_of_the_kind_that_training_never_sees(
+    recorded: list[RecordedEpisode],
+) -> None:
     polite = re.compile(r"\b(?:can|could|will|would) you\b", re.IGNORECASE)
     assert [episode.goal for episode in recorded if polite.search(episode.goal)] == []

@@ -11,7 +11,7 @@ import agentkv
 from agentkv.dialog.prompt import PlainTemplate
 from train_nano.annotate import annotate
 from train_nano.drills import Drills
-from train_nano.episode import Row, encode
+from train_nano.episode import TrainingRow, encode
 from train_nano.loss import losses, per_reply
 from train_nano.model import configure, initialize
 from train_nano.teacher_forcing import ForcedReply, score_replies, summarize
@@ -33,17 +33,19 @@ def model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def row(tokenizer: Tokenizer) -> Row:
+def row(tokenizer: Tokenizer) -> TrainingRow:
     return encode(PlainTemplate(tokenizer), annotate(Drills(3).walk(8)))
 
 
-def score(model: LlamaForCausalLM, row: Row, policy: str, **options: object) -> list[ForcedReply]:
+def score(
+    model: LlamaForCausalLM, row: TrainingRow, policy: str, **options: object
+) -> list[ForcedReply]:
     cache = agentkv.Cache.for_model(model, policy=policy, chunk=16, **options)  # type: ignore[arg-type]
     return list(score_replies(model, cache, row))
 
 
 def test_a_full_cache_scores_replies_as_one_forward_pass_does(
-    model: LlamaForCausalLM, row: Row
+    model: LlamaForCausalLM, row: TrainingRow
 ) -> None:
     loss, correct, _ = losses(model, [row], torch.device("cpu"), torch.float32)
     replies = score(model, row, "full")
@@ -54,7 +56,7 @@ def test_a_full_cache_scores_replies_as_one_forward_pass_does(
 
 
 def test_a_policy_that_drops_entries_changes_only_replies_after_the_first_drop(
-    model: LlamaForCausalLM, row: Row
+    model: LlamaForCausalLM, row: TrainingRow
 ) -> None:
     budget = 200
     full, window = score(model, row, "full"), score(model, row, "window", budget=budget)

@@ -16,7 +16,7 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from train_nano.attention import attend, attend_and_select, attend_row_by_row
 from train_nano.data import Recordings
 from train_nano.drills import Drills
-from train_nano.episode import Row, encode, save, stretch
+from train_nano.episode import TrainingRow, encode, save, stretch
 from train_nano.loss import BatchSize, batches, losses, per_reply, per_token
 from train_nano.model import configure, export, hidden_states, initialize
 from train_nano.settings import Settings
@@ -205,7 +205,7 @@ def test_padding_does_not_change_the_loss(tokenizer: Tokenizer) -> None:
 def test_matrix_products_use_the_requested_data_type(tokenizer: Tokenizer) -> None:
     model = initialize(configure(tokenizer, width=32, layers=2, inner=64), tokenizer, seed=0)
     ids = list(range(40))
-    rows = [Row(ids, [1.0] * len(ids), ids)]
+    rows = [TrainingRow(ids, [1.0] * len(ids), ids)]
     cpu = torch.device("cpu")
     exact, _, _ = losses(model, rows, cpu, torch.float32)
     rough, _, _ = losses(model, rows, cpu, torch.bfloat16)
@@ -217,14 +217,17 @@ def test_matrix_products_use_the_requested_data_type(tokenizer: Tokenizer) -> No
 
 
 def test_batches_contain_every_row_once_and_stay_below_the_limit() -> None:
-    rows = [Row([0] * length, [1.0] * length, list(range(length))) for length in range(1, 900, 7)]
+    rows = [
+        TrainingRow([0] * length, [1.0] * length, list(range(length)))
+        for length in range(1, 900, 7)
+    ]
     grouped = list(batches(rows))
     assert sorted(len(row.ids) for batch in grouped for row in batch) == list(range(1, 900, 7))
     assert all(max(len(r.ids) for r in batch) * len(batch) <= 4096 for batch in grouped)
 
 
 def test_a_few_short_rows_join_longer_ones_where_batches_are_dear() -> None:
-    rows = [Row([0] * length, [], []) for length in (1, 2, 3, 100, 101)]
+    rows = [TrainingRow([0] * length, [], []) for length in (1, 2, 3, 100, 101)]
     assert [len(batch) for batch in batches(rows, BatchSize(4096, 0))] == [1, 1, 1, 2]
     assert [len(batch) for batch in batches(rows, BatchSize(4096, 300))] == [5]
     assert [len(batch) for batch in batches(rows, BatchSize(4096, 10))] == [3, 2]
@@ -232,7 +235,7 @@ def test_a_few_short_rows_join_longer_ones_where_batches_are_dear() -> None:
 
 def test_accuracy_counts_tokens_or_whole_replies() -> None:
     weights = [[0.0, 1.0, 1.0, 0.0, 0.5], [1.0, 0.0], [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]]
-    rows = [Row([0] * len(line), line, [], str(at)) for at, line in enumerate(weights)]
+    rows = [TrainingRow([0] * len(line), line, [], str(at)) for at, line in enumerate(weights)]
     correct = torch.tensor([True, False, True, True, True, True])
     tokens = [(row.kind, hit) for row, hit in per_token(rows, correct)]
     assert tokens == [("0", True), ("0", False), ("0", True), *[("2", True)] * 3]
@@ -309,7 +312,7 @@ def test_only_frequencies_below_one_turn_per_longest_row_are_slowed(tokenizer: T
 
 
 def test_stretching_adds_gaps_only_between_pages() -> None:
-    row = Row([5, 9, 1, 2, 9, 3], [0.0] * 6, list(range(6)))
+    row = TrainingRow([5, 9, 1, 2, 9, 3], [0.0] * 6, list(range(6)))
     assert stretch(row, 9, [10, 100]).positions == [0, 11, 12, 13, 114, 115]
 
 

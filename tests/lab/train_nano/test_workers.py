@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_nano.data import Recordings
-from train_nano.episode import Row
+from train_nano.episode import TrainingRow
 from train_nano.settings import Settings
 from train_nano.train import MODEL, Trainer
 from train_nano.workers import Worker, launch
@@ -20,7 +20,10 @@ TINY = Settings(width=32, layers=2, inner=64, tokens=100_000, warmup_steps=1)
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_are_sharded_evenly_without_loss_or_duplication(size: int) -> None:
-    rows = [Row([number] * length, [], []) for number, length in enumerate((9, 2, 5, 5, 8, 1, 3))]
+    rows = [
+        TrainingRow([number] * length, [], [])
+        for number, length in enumerate((9, 2, 5, 5, 8, 1, 3))
+    ]
     parts = [Worker(rank, size).shard(rows) for rank in range(size)]
     assert sorted(row.ids[0] for part in parts for row in part) == list(range(len(rows)))
     loads = [sum(len(row.ids) for row in part) for part in parts]

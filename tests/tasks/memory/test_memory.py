@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from agentkv.cache.layer import CacheLayer
 from agentkv_tasks.bench.contenders.verify import WrongError
-from agentkv_tasks.bench.memory.episode import Episode, measured
+from agentkv_tasks.bench.memory.episode import MemoryEpisode, measured
 from agentkv_tasks.bench.memory.measure import MemoryBench, run_bench
 from agentkv_tasks.bench.memory.process import EpisodeError, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
@@ -62,7 +62,7 @@ def call() -> Callable[..., Result]:
     return lambda *arguments: CliRunner().invoke(cli, ["bench", "memory", *arguments])
 
 
-def _episode(label: str, **changes: Any) -> Episode:
+def _episode(label: str, **changes: Any) -> MemoryEpisode:
     settings = RunSettings.read(
         policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
     )
@@ -78,7 +78,7 @@ def _episode(label: str, **changes: Any) -> Episode:
         "num_decoded": 5,
         "threads": None,
     }
-    return Episode(**{**values, **changes})
+    return MemoryEpisode(**{**values, **changes})
 
 
 @pytest.mark.exhaustive

@@ -26,9 +26,9 @@ from agentkv_tasks.bench.contenders.models import (
     twin,
 )
 from agentkv_tasks.bench.speed import measure as measure_module
-from agentkv_tasks.bench.speed.cell import Cell, Timed, measure_cell
+from agentkv_tasks.bench.speed.cell import SpeedCell, Timed, measure_cell
 from agentkv_tasks.bench.speed.clock import percentile
-from agentkv_tasks.bench.speed.split import FrameCost, Stopwatch
+from agentkv_tasks.bench.speed.split import FrameCost, SplitStopwatch
 
 LAYERS, HEADS, DIM, FLOAT = 2, 2, 16, 4
 """The tiny shape."""
@@ -57,7 +57,9 @@ def _interrupted(plain: Any, often: int) -> Iterator[Timed]:
     policy = agentkv.scored("stops", _Stops(often))
     contenders = [Transformers("transformers", plain, 64), Ours("stops", {}, policy, ours, 16, 64)]
     ids = torch.randint(256, (1, 26), generator=torch.Generator().manual_seed(5))
-    cell = Cell(ids=ids, seen=20, num_warm_up=2, num_tokens=4, num_rounds=3, num_split_rounds=1)
+    cell = SpeedCell(
+        ids=ids, seen=20, num_warm_up=2, num_tokens=4, num_rounds=3, num_split_rounds=1
+    )
     return measure_cell(cell, contenders, Progress(disable=True), print)
 
 
@@ -80,7 +82,7 @@ def test_interrupted_what_was_measured_is_shown_and_kept(
 ) -> None:
     inner = measure_module.measure_cell
 
-    def only_the_first(cell: Cell, *args: Any) -> Iterator[Timed]:
+    def only_the_first(cell: SpeedCell, *args: Any) -> Iterator[Timed]:
         if cell.seen != 40:
             raise KeyboardInterrupt
         yield from inner(cell, *args)
@@ -124,7 +126,7 @@ def test_percentiles_are_those_of_torch() -> None:
 
 
 def test_time_is_charged_to_the_innermost_and_sums_to_the_whole() -> None:
-    watch = Stopwatch(lambda: None)
+    watch = SplitStopwatch(lambda: None)
     inner = watch.wrapped(lambda: sum(range(1000)), "inner")
     outer = watch.wrapped(lambda: [inner() for _ in range(3)], "outer")
     before = watch.wrapped(lambda: None, "before")
@@ -137,7 +139,7 @@ def test_time_is_charged_to_the_innermost_and_sums_to_the_whole() -> None:
 
 def test_the_cost_of_a_frame_is_subtracted_once_per_frame() -> None:
     cost = FrameCost(inside=1000.0, outside=100.0)
-    plain, mended = Stopwatch(lambda: None), Stopwatch(lambda: None, cost)
+    plain, mended = SplitStopwatch(lambda: None), SplitStopwatch(lambda: None, cost)
     for watch in (plain, mended):
         inner = watch.wrapped(lambda: None, "inner")
         watch.wrapped(lambda inner=inner: [inner() for _ in range(3)], "outer")()  # type: ignore[misc]

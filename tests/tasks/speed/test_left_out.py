@@ -13,7 +13,7 @@ import agentkv
 from agentkv_tasks.bench.contenders import others
 from agentkv_tasks.bench.contenders.contender import Ours, Transformers
 from agentkv_tasks.bench.contenders.models import twin
-from agentkv_tasks.bench.speed.cell import Cell, measure_cell
+from agentkv_tasks.bench.speed.cell import SpeedCell, measure_cell
 
 Measure = Callable[..., tuple[list[dict[str, Any]], str]]
 
@@ -78,7 +78,9 @@ def test_failures_of_agentkv_and_of_the_baseline_are_not_hidden(plain: Any) -> N
         raise RuntimeError("ours")
 
     ids = torch.arange(60)[None]
-    cell = Cell(ids=ids, seen=50, num_warm_up=1, num_tokens=2, num_rounds=1, num_split_rounds=0)
+    cell = SpeedCell(
+        ids=ids, seen=50, num_warm_up=1, num_tokens=2, num_rounds=1, num_split_rounds=0
+    )
     broken = Ours("broken", {}, agentkv.scored("broken", refuses), ours, 16, 64)
     baseline = Fails("transformers", plain, 64, most=52, error=RuntimeError("theirs"))
     good = Transformers("transformers", plain, 64)

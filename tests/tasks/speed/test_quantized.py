@@ -9,7 +9,7 @@ from transformers import cache_utils
 
 from agentkv_tasks.bench.contenders import others as others_module
 from agentkv_tasks.bench.contenders.contender import Transformers
-from agentkv_tasks.bench.contenders.judge import Judge
+from agentkv_tasks.bench.contenders.judge import CacheJudge
 from agentkv_tasks.bench.contenders.others import others
 from agentkv_tasks.bench.contenders.prepare import random_ids
 from agentkv_tasks.bench.contenders.verify import QUANTISED, WrongError, check_path
@@ -113,7 +113,7 @@ def test_what_came_after_a_saved_state_leaves_no_trace(
 @torch.inference_mode()
 def test_a_judge_reads_on_from_decoded_entries(plain: Any) -> None:
     ids = random_ids(plain, 1, 12)
-    judge, other = Judge(plain), Judge(plain)
+    judge, other = CacheJudge(plain), CacheJudge(plain)
     expected = judge.feed(ids[:, :10], None)
     assert torch.equal(other.feed(ids[:, :10], None), expected)
     layers: Any = judge._cache.layers

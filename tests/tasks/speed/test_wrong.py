@@ -23,7 +23,7 @@ from agentkv.cache.storage.numba_backend import NumbaBackend
 from agentkv_kernels.formats import Int8
 from agentkv_kernels.layout import VALUES
 from agentkv_tasks.bench.contenders.contender import Ours
-from agentkv_tasks.bench.contenders.judge import Judge
+from agentkv_tasks.bench.contenders.judge import CacheJudge
 from agentkv_tasks.bench.contenders.models import twin
 from agentkv_tasks.bench.contenders.prepare import (
     check_contenders,
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_in_one_line(
 @torch.inference_mode()
 def test_the_judge_agrees_with_a_model_that_has_a_mask(plain: Any) -> None:
     ids = torch.randint(256, (1, 12), generator=torch.Generator().manual_seed(3))
-    judge = Judge(plain)
+    judge = CacheJudge(plain)
     found = judge.feed(ids[:, :9], None)
     torch.testing.assert_close(found, plain(ids[:, :9]).logits[:, -1], atol=1e-5, rtol=0)
     kept = [[[torch.tensor([0, 4, 8])] * HEADS]] * LAYERS

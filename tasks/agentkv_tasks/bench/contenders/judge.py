@@ -27,7 +27,7 @@ Stored = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """New keys and values -> the same as a cache stores them."""
 
 
-class Judge:
+class CacheJudge:
     """Reads the same tokens as a cache and hides the entries that the cache has evicted.
 
     Args:

@@ -50,7 +50,7 @@ class Sizes:
     vocabulary: int
 
 
-class Weights:
+class GgufWeights:
     """The model of a GGUF file in the memory of llama.cpp, freed with the last reference. The file
     is not needed afterwards.
 
@@ -82,7 +82,7 @@ class Context:
 
     label: str
     """One of `VARIANTS`."""
-    weights: Weights = field(repr=False)
+    weights: GgufWeights = field(repr=False)
     sizes: Sizes
     num_threads: int = 1
     num_sequences: int = 1

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.contenders.gguf_file import ARCHITECTURES, require_writable, write_gguf
-from agentkv_tasks.bench.contenders.llama_context import Context, Sizes, Weights
+from agentkv_tasks.bench.contenders.llama_context import Context, GgufWeights, Sizes
 from agentkv_tasks.bench.contenders.llama_format import stored
 
 
-def weights_of(model: Any) -> Weights:
+def weights_of(model: Any) -> GgufWeights:
     """Let llama.cpp read a model of transformers on the CPU from a file, which is gone afterwards.
 
     Raises:
@@ -29,7 +29,7 @@ def weights_of(model: Any) -> Weights:
     with tempfile.TemporaryDirectory(prefix="agentkv-") as folder:
         path = Path(folder) / "model.gguf"
         write_gguf(model, path)
-        return Weights(path)
+        return GgufWeights(path)
 
 
 def sizes_of(model: Any) -> Sizes:
@@ -54,7 +54,7 @@ class LlamaCpp:
     label: str
     """One of `VARIANTS`."""
     model: Any = field(repr=False)
-    weights: Weights = field(repr=False)
+    weights: GgufWeights = field(repr=False)
     """Weights of `model`."""
     kind: str = "llama.cpp"
     decoding: str = "llama.cpp"

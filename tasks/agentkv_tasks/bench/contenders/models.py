@@ -128,7 +128,7 @@ SHAPES: Mapping[str, tuple[type[PreTrainedConfig], Mapping[str, Any]]] = Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model in evaluation mode on its device, with transformers' own attention."""
 
     name: str
@@ -137,7 +137,7 @@ class Loaded:
     """Changes to the size of the shape; empty for none."""
 
 
-def load(name: str, device: torch.device, dtype: str) -> Loaded:
+def load(name: str, device: torch.device, dtype: str) -> LoadedModel:
     """Load a model from this machine; nothing is downloaded.
 
     Raises:
@@ -156,7 +156,7 @@ def load(name: str, device: torch.device, dtype: str) -> Loaded:
 
 def build(
     name: str, device: torch.device, dtype: str, *, num_layers: int | None, num_positions: int
-) -> Loaded:
+) -> LoadedModel:
     """Make random weights in a published shape.
 
     The model gets as many layers as fit, in whole periods of its kinds of layers.
@@ -203,9 +203,9 @@ def most_positions(model: Any) -> int | None:
     return int(model.config.max_position_embeddings) if is_learned else None
 
 
-def _loaded(name: str, model: Any, scaled: str) -> Loaded:
+def _loaded(name: str, model: Any, scaled: str) -> LoadedModel:
     model.set_attn_implementation(plain_attention(model))
-    return Loaded(name, model.eval(), scaled)
+    return LoadedModel(name, model.eval(), scaled)
 
 
 def scale(config: Any, most_bytes: float, dtype: torch.dtype, num_layers: int | None) -> list[str]:

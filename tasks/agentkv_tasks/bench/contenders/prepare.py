@@ -1,6 +1,7 @@
 """Prepare a measurement: load the model, make the contenders, and check each of them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,34 +14,99 @@ from agentkv.models.find import find_model, half_dtype
 from agentkv.settings import SCRIPTED, PolicySettings
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
-from agentkv_tasks.bench.contenders.models import SHAPES, Loaded, build, load, most_positions, twin
+from agentkv_tasks.bench.contenders.models import (
+    SHAPES,
+    LoadedModel,
+    build,
+    load,
+    most_positions,
+    twin,
+)
 from agentkv_tasks.bench.contenders.others import AGAINST, LABELS, others
 from agentkv_tasks.bench.contenders.verify import NUM_STEPS, check_path
-from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.host import device_of, dtype_name
+from agentkv_tasks.bench.errors import BenchError, require_positive
+from agentkv_tasks.bench.frame import ModelBenchSettings
+from agentkv_tasks.bench.host import device_of, dtype_name, measured_on
 from agentkv_tasks.settings import RunSettings
 
 CHECKED = 1.5
 """Length of the check relative to the budget, so that contenders evict."""
 
 
-def check_choice(
-    settings: RunSettings, *, shape: str | None, num_layers: int | None, against: Sequence[str]
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContenderBenchSettings(ModelBenchSettings):
+    """Settings of every benchmark of contenders.
+
+    Of `settings`, only the model with its dtype and device, the policies, the budget and the chunk
+    count.
+    """
+
+    shape: str | None = None
+    """Shape of random weights to use instead of the model."""
+    num_layers: int | None = None
+    """Layers of the shape; None: as many as fit."""
+    lengths: tuple[int, ...]
+    """Tokens read before those that are measured."""
+    against: tuple[str, ...] = ()
+    """Contenders besides the baseline."""
+
+    def load(self, num_positions: int) -> LoadedModel:
+        """Load the model, or make random weights in the shape.
+
+        Raises:
+            ValueError: the model does not exist or has too few positions.
+        """
+        device = device_of(self.settings.device)
+        if self.shape is not None:
+            return build(
+                self.shape,
+                device,
+                self.settings.dtype,
+                num_layers=self.num_layers,
+                num_positions=num_positions,
+            )
+        loaded = load(self.settings.model, device, self.settings.dtype)
+        most = most_positions(loaded.model)
+        if most is not None and num_positions > most:
+            raise BenchError(
+                f"{loaded.name} has {most} positions, and up to {num_positions} tokens would be "
+                "read; lower --seen, --tokens or --budget, or give a --shape, which gets enough "
+                "positions"
+            )
+        return loaded
+
+    def about(self, loaded: LoadedModel, **settings: Any) -> dict[str, Any]:
+        """Return the fields that all rows of a file share, with further `settings`."""
+        return {
+            "model": loaded.name,
+            "scaled": loaded.scaled,
+            "weights": "own" if self.shape is None else "random",
+            "settings": {
+                "chunk": self.settings.chunk,
+                "dtype": dtype_name(loaded.model),
+                "num_layers": loaded.model.config.num_hidden_layers,
+                **settings,
+            },
+            **measured_on(loaded.model),
+        }
+
+
+def check_choice(bench: ContenderBenchSettings) -> None:
     """Check the options of a measurement without loading a model.
 
     Raises:
         ValueError: an option is wrong; the message names valid values.
     """
+    settings, shape = bench.settings, bench.shape
     if shape is not None and shape not in SHAPES:
         raise BenchError(f"unknown shape {shape!r}; known: {', '.join(SHAPES)}")
-    if shape is None and num_layers is not None:
+    if shape is None and bench.num_layers is not None:
         raise BenchError("--layers needs a --shape; the layers of a model cannot be changed")
     if shape is None:
         if settings.model in SCRIPTED:
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
-    for name in against:
+    for name in bench.against:
         if name not in (*AGAINST, *LABELS):
             known = ", ".join(dict.fromkeys([*AGAINST, *LABELS]))
             raise BenchError(f"--against {name!r} is unknown; known: {known}")
@@ -50,6 +116,7 @@ def check_choice(
                 f"{policy.row_name} names another contender; give the policy another label"
             )
         resolved_parameters(settings, policy)
+    require_positive("--seen", bench.lengths)
     device_of(settings.device)
 
 
@@ -58,29 +125,6 @@ def num_checked(settings: RunSettings) -> int:
     budget = settings.budget
     least = max(256, round(CHECKED * budget)) if isinstance(budget, int) else 768
     return min(least, 4096) + NUM_STEPS
-
-
-def load_model(
-    settings: RunSettings, *, shape: str | None, num_layers: int | None, num_positions: int
-) -> Loaded:
-    """Load the model of the settings, or make random weights in a shape.
-
-    Raises:
-        ValueError: the model does not exist or has too few positions.
-    """
-    device = device_of(settings.device)
-    if shape is not None:
-        return build(
-            shape, device, settings.dtype, num_layers=num_layers, num_positions=num_positions
-        )
-    loaded = load(settings.model, device, settings.dtype)
-    most = most_positions(loaded.model)
-    if most is not None and num_positions > most:
-        raise BenchError(
-            f"{loaded.name} has {most} positions, and up to {num_positions} tokens would be read; "
-            "lower --seen, --tokens or --budget, or give a --shape, which gets enough positions"
-        )
-    return loaded
 
 
 def make_ours(

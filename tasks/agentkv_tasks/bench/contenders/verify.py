@@ -12,7 +12,7 @@ from agentkv.cache.hf.forward import COMPILED
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv_tasks.bench.contenders.contender import BASELINE, Contender, Ours, Transformers, pieces
-from agentkv_tasks.bench.contenders.judge import Judge, Kept, attention_of
+from agentkv_tasks.bench.contenders.judge import CacheJudge, Kept, attention_of
 from agentkv_tasks.bench.contenders.llama_cpp import LlamaCpp
 
 NUM_STEPS = 8
@@ -64,7 +64,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
     Raises:
         WrongError: a distance exceeds its limit; the message names both.
     """
-    judge = Judge(plain, contender.as_stored if isinstance(contender, LlamaCpp) else None)
+    judge = CacheJudge(plain, contender.as_stored if isinstance(contender, LlamaCpp) else None)
     worst = {"logits": 0.0, "quantised": 0.0}
     begin = ids.shape[1] - NUM_STEPS
     contender.begin(ids.shape[1], ids.shape[0])
@@ -171,7 +171,7 @@ def keeps_all(contender: Contender) -> bool:
     return not contender.policy.gate.evicts and contender.policy.precision.format is None
 
 
-def _take_quantised(contender: Contender, judge: Judge) -> tuple[str | None, float]:
+def _take_quantised(contender: Contender, judge: CacheJudge) -> tuple[str | None, float]:
     """Let the judge take over the quantized entries of a contender. Return their name in
     `QUANTISED`, None without any, and their distance from the judge's before."""
     if isinstance(contender, Ours):

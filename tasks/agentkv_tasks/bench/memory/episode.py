@@ -5,42 +5,30 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.contenders.contender import Contender, cold_bytes
 from agentkv_tasks.bench.contenders.others import other
-from agentkv_tasks.bench.contenders.prepare import load_model, make_ours, random_ids
+from agentkv_tasks.bench.contenders.prepare import ContenderBenchSettings, make_ours, random_ids
 from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.bench.memory.process import MemoryUse
 from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
-from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class MemoryEpisode:
     """The task of a process."""
 
-    settings: RunSettings
-    shape: str | None
-    num_layers: int | None
+    bench: ContenderBenchSettings
     num_positions: int
     label: str
-    chosen: PolicySettings | None
-    """Policy; None: the contender `label` among `against`."""
-    against: tuple[str, ...]
+    """Row name of a policy of the settings, or the label of another contender."""
     seen: int
     num_decoded: int
-    threads: int | None
 
 
-def measured(episode: Episode) -> MemoryUse:
+def measured(episode: MemoryEpisode) -> MemoryUse:
     """Run an episode in this process, which must not have done anything before."""
-    with threads_of_torch(episode.threads), torch.inference_mode():
-        loaded = load_model(
-            episode.settings,
-            shape=episode.shape,
-            num_layers=episode.num_layers,
-            num_positions=episode.num_positions,
-        )
+    with threads_of_torch(episode.bench.threads), torch.inference_mode():
+        loaded = episode.bench.load(episode.num_positions)
         contender = _contender(episode, loaded.model)
         prompt = random_ids(loaded.model, 1, episode.seen)
         # weights in a mapped file are resident once they have been used
@@ -72,10 +60,9 @@ def _peak_bytes(device: torch.device) -> int:
     return peak_rss_bytes() if on_device is None else on_device
 
 
-def _contender(episode: Episode, plain: object) -> Contender:
-    settings = episode.settings
-    if episode.chosen is not None:
-        return make_ours(settings, [episode.chosen], plain)[0]
-    return other(
-        episode.label, episode.against, plain, chunk=settings.chunk, budget=settings.budget
-    )
+def _contender(episode: MemoryEpisode, plain: object) -> Contender:
+    bench, settings = episode.bench, episode.bench.settings
+    for chosen in settings.policies:
+        if chosen.row_name == episode.label:
+            return make_ours(settings, [chosen], plain)[0]
+    return other(episode.label, bench.against, plain, chunk=settings.chunk, budget=settings.budget)

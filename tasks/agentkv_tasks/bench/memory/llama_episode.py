@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentkv_tasks.bench.contenders.llama_context import Context, Sizes, Weights
+from agentkv_tasks.bench.contenders.llama_context import Context, GgufWeights, Sizes
 from agentkv_tasks.bench.memory.process import MemoryUse
 from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
 
@@ -35,7 +35,7 @@ class LlamaEpisode:
 
 def measured(episode: LlamaEpisode) -> MemoryUse:
     """Run an episode in this process, which must not have done anything before."""
-    weights = Weights(episode.path)
+    weights = GgufWeights(episode.path)
     context = Context(episode.label, weights, episode.sizes, episode.num_threads)
     # as the other caches' models, it has read one token before
     context.begin(1)

@@ -5,7 +5,6 @@ import tempfile
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,50 +19,32 @@ from agentkv_tasks.bench.contenders.gguf_file import write_gguf
 from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
 from agentkv_tasks.bench.contenders.llama_cpp import sizes_of
 from agentkv_tasks.bench.contenders.prepare import (
+    ContenderBenchSettings,
     check_choice,
     check_contenders,
-    load_model,
     make_contenders,
     num_checked,
     random_ids,
 )
 from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.host import dtype_name, measured_on, require_memory, threads_of_torch
+from agentkv_tasks.bench.frame import print_results
+from agentkv_tasks.bench.host import require_memory, threads_of_torch
 from agentkv_tasks.bench.memory import episode, llama_episode
-from agentkv_tasks.bench.memory.episode import Episode
+from agentkv_tasks.bench.memory.episode import MemoryEpisode
 from agentkv_tasks.bench.memory.llama_episode import LlamaEpisode
 from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
 from agentkv_tasks.bench.memory.table import figures, table
-from agentkv_tasks.bench.tables import print_results
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBench:
-    """Settings of the measurement."""
+class MemoryBench(ContenderBenchSettings):
+    """Settings of the measurement; the lengths are those of the prompt."""
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the policies, the budget and the chunk count."""
-    shape: str | None = None
-    """Shape of random weights to use instead of the model."""
-    num_layers: int | None = None
-    """Layers of the shape; None: as many as fit."""
-    lengths: tuple[int, ...]
-    """Tokens of the prompt."""
     num_decoded: int
     """Tokens decoded after the prompt."""
-    against: tuple[str, ...] = ()
-    """Contenders besides the baseline."""
-    threads: int | None = None
-    """Threads of torch; None: unchanged."""
-    command: str = ""
-    out: Path
-    """File of the rows."""
-    fresh: bool = False
-    """Overwrite the file."""
 
     @property
     def most_tokens(self) -> int:
@@ -77,11 +58,7 @@ def check(bench: MemoryBench) -> None:
     Raises:
         ValueError: an option is wrong; the message names valid values.
     """
-    check_choice(
-        bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
-    )
-    if not bench.lengths or min(bench.lengths) < 1:
-        raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
+    check_choice(bench)
     require_file(bench.out)
     if bench.out.exists() and not bench.fresh:
         raise BenchError(f"{bench.out} exists already; give another --out, or --fresh")
@@ -169,13 +146,12 @@ def _measure(
                     ratio=use.peak_bytes / base.peak_bytes if base else 1.0,
                     growth_ratio=growth / base.growth_bytes if base and base.growth_bytes else 1.0,
                     checked=found.distances[label],
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
                     **found.known[label],
                     **asdict(use),
                     **found.about,
                 )
                 shortest.setdefault(label, row)
-                _write(bench, row, is_first=not rows)
+                append_line(bench.out, row.to_json().encode() + b"\n", fresh=not rows)
                 rows.append(row)
 
 
@@ -186,20 +162,14 @@ def _use(bench: MemoryBench, found: _Checked, label: str, seen: int) -> MemoryUs
         assert longest is not None
         task = replace(longest, label=label, prompt=longest.prompt[:seen])
         return in_a_process(llama_episode.measured, task)
-    policies = {chosen.row_name: chosen for chosen in bench.settings.policies}
     return in_a_process(
         episode.measured,
-        Episode(
-            settings=bench.settings,
-            shape=bench.shape,
-            num_layers=bench.num_layers,
+        MemoryEpisode(
+            bench=bench,
             num_positions=bench.most_tokens,
             label=label,
-            chosen=policies.get(label),
-            against=bench.against,
             seen=seen,
             num_decoded=bench.num_decoded,
-            threads=bench.threads,
         ),
     )
 
@@ -211,12 +181,7 @@ def _checked(
     `model_file`."""
     settings = bench.settings
     with threads_of_torch(bench.threads), torch.inference_mode():
-        loaded = load_model(
-            settings,
-            shape=bench.shape,
-            num_layers=bench.num_layers,
-            num_positions=bench.most_tokens,
-        )
+        loaded = bench.load(bench.most_tokens)
         contenders, missing = make_contenders(settings, bench.against, loaded.model)
         # one full cache, and its copy while it grows
         require_memory(loaded.model, max(bench.lengths), 2)
@@ -226,19 +191,7 @@ def _checked(
         started_at = commit()
         checked = check_contenders(settings, contenders, loaded.model, [1], progress, say)
         contenders = [each for each in contenders if each.label in checked]
-        about = {
-            "model": loaded.name,
-            "scaled": loaded.scaled,
-            "weights": "own" if bench.shape is None else "random",
-            "settings": {
-                "chunk": settings.chunk,
-                "dtype": dtype_name(loaded.model),
-                "num_layers": loaded.model.config.num_hidden_layers,
-            },
-            **measured_on(loaded.model),
-            "commit": started_at,
-            "command": bench.command,
-        }
+        about = {**bench.about(loaded), "commit": started_at, "command": bench.command}
         of_llama = None
         if any(each.kind == "llama.cpp" for each in contenders):
             write_gguf(loaded.model, model_file)
@@ -263,8 +216,3 @@ def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
     return {
         each.label: {"kind": each.kind, "parameters": dict(each.parameters)} for each in contenders
     }
-
-
-def _write(bench: MemoryBench, row: MemoryRow, *, is_first: bool) -> None:
-    """Append a row to the file, which the first row creates."""
-    append_line(bench.out, row.to_json().encode() + b"\n", fresh=is_first)

@@ -28,7 +28,7 @@ class MemoryUse:
     kept_rows: float
 
 
-class Task(Protocol):
+class ProcessTask(Protocol):
     """The task of a process."""
 
     @property
@@ -42,7 +42,7 @@ class Task(Protocol):
         ...
 
 
-_Task = TypeVar("_Task", bound=Task)
+_Task = TypeVar("_Task", bound=ProcessTask)
 
 
 def in_a_process(measured: Callable[[_Task], MemoryUse], task: _Task) -> MemoryUse:

@@ -17,7 +17,7 @@ from agentkv_tasks.report.statistics import rate, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class NeedleAttempt:
     """Outcome and cost of one needle."""
 
     answer: str | None
@@ -37,7 +37,7 @@ class Attempt:
     reply_seconds: float
 
 
-def find_needle(acting: ActingModel, needle: Needle) -> Attempt:
+def find_needle(acting: ActingModel, needle: Needle) -> NeedleAttempt:
     """Run an episode of one turn on a needle's page; a chat model answers in words."""
     conversation, in_words = acting.begin(needle.goal), isinstance(acting.template, WordsTemplate)
     if in_words:
@@ -46,7 +46,7 @@ def find_needle(acting: ActingModel, needle: Needle) -> Attempt:
         reply = conversation.reply(needle.page)
     assert reply.cache is not None, "a language model reports its cache"
     answer = codes_in(reply.text) if in_words else answer_of(reply.text)
-    return Attempt(
+    return NeedleAttempt(
         answer=answer,
         is_found=is_right(answer, needle.values),
         share_found=share_right(answer, needle.values),
@@ -69,7 +69,7 @@ def answer_of(reply: str) -> str | None:
     return action.answer.strip() if action.kind == "stop" else None
 
 
-def attempt_fields(needles: Sequence[Needle], attempts: Sequence[Attempt]) -> dict[str, Any]:
+def attempt_fields(needles: Sequence[Needle], attempts: Sequence[NeedleAttempt]) -> dict[str, Any]:
     """Return the fields of a row that summarize the attempts of one length, depth and policy."""
     found = [each.is_found for each in attempts]
     found_rate = rate(found)

@@ -5,10 +5,9 @@ needle is found if the reply stops with exactly the right values; of a chat mode
 words, if exactly these codes are in its answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -24,7 +23,8 @@ from agentkv.build import (
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.errors import BenchError, require_positive
+from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
 from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.needle.attempt import attempt_fields, find_needle, pages_digest
@@ -32,8 +32,8 @@ from agentkv_tasks.bench.needle.kinds import Kind, One
 from agentkv_tasks.bench.needle.maps import heat_maps
 from agentkv_tasks.bench.needle.page import (
     NONCE,
+    NeedleSpot,
     Question,
-    Spot,
     goal_of,
     make_needle,
     require_room,
@@ -42,8 +42,6 @@ from agentkv_tasks.bench.needle.rows import NeedleRow, Place, needle_file
 from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.needle.words import WordsTemplate, words_template
 from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.settings import RunSettings
 
@@ -55,12 +53,13 @@ SPARE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeedleBench:
-    """Settings of the measurement."""
+class NeedleBench(ModelBenchSettings):
+    """Settings of the measurement. Cells of the file are not measured again.
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the policies, the budget, the chunk, the pins and
-    the decoding count."""
+    Of `settings`, only the model with its dtype and device, the policies, the budget, the chunk,
+    the pins and the decoding count.
+    """
+
     entries: int | None = None
     """Entries of the window whose bytes policies with a budget get, instead of the settings'
     budget; None: the settings' budget."""
@@ -77,13 +76,6 @@ class NeedleBench:
     """Seed of names and pages."""
     against: str
     """Row name of the policy that the others are compared with."""
-    threads: int | None = None
-    """Threads of torch; None: unchanged."""
-    command: str = ""
-    out: Path
-    """File of the rows; cells in it are not measured again."""
-    fresh: bool = False
-    """Overwrite the file."""
 
 
 def reply_tokens(kind: Kind) -> int:
@@ -108,10 +100,10 @@ def check(bench: NeedleBench) -> None:
     labels = [policy.row_name for policy in settings.policies]
     if bench.against not in labels:
         raise BenchError(f"--against {bench.against} is not among --policies {','.join(labels)}")
-    if not bench.lengths or min(bench.lengths) < 1:
-        raise BenchError(f"--lengths must be 1 or more; found {_listed(bench.lengths)}")
+    require_positive("--lengths", bench.lengths)
     if not bench.depths or min(bench.depths) < 0 or max(bench.depths) > 100:
-        raise BenchError(f"--depths must be percentages, 0 to 100; found {_listed(bench.depths)}")
+        found = ", ".join(map(str, bench.depths))
+        raise BenchError(f"--depths must be percentages, 0 to 100; found {found}")
     if bench.num_needles < 1:
         raise BenchError(f"--needles {bench.num_needles}: expected at least 1")
     if not 0 <= bench.seed < FIRST_TRAINING_SEED:
@@ -154,23 +146,14 @@ def run_bench(bench: NeedleBench, console: Console) -> list[NeedleRow]:
         file.require_same(
             lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
         )
-        interrupted = False
-        try:
-            with progress_on(console) as progress:
-                _measure(bench, local, acting, {"parameters": parameters, **alike}, file, progress)
-        except KeyboardInterrupt:
-            interrupted = True
-    rows = _sorted(file.rows)
-    print_results(
-        console,
-        NeedleRow,
-        rows,
-        bench.out,
-        tables=tables(rows, against=bench.against) if rows else (),
-        figures=(heat_maps(rows),) if rows else (),
-        interrupted=interrupted,
-    )
-    return rows
+        return measured(
+            console,
+            file,
+            partial(_measure, bench, local, acting, {"parameters": parameters, **alike}, file),
+            tables=partial(tables, against=bench.against),
+            figures=lambda rows: (heat_maps(rows),),
+            order=_sorted,
+        )
 
 
 def _with_budget(bench: NeedleBench, local: "LocalModel") -> RunSettings:
@@ -256,10 +239,10 @@ def _places(bench: NeedleBench) -> list[tuple[int, int, Question]]:
     ]
 
 
-def _spots(bench: NeedleBench, length: int, depth: int, question: Question) -> list[Spot]:
+def _spots(bench: NeedleBench, length: int, depth: int, question: Question) -> list[NeedleSpot]:
     """Return what decides the needles of one place."""
     return [
-        Spot(
+        NeedleSpot(
             seed=bench.seed,
             number=number,
             length=length,
@@ -278,8 +261,8 @@ def _measure(
     about: Mapping[str, Any],
     file: RowFile[NeedleRow],
     progress: Progress,
-) -> None:
-    """Add the missing rows of each length, depth, question and policy, shorter pages first."""
+) -> Iterator[NeedleRow]:
+    """Yield the missing rows of each length, depth, question and policy, shorter pages first."""
     left = _left(bench, file)
     started_at = commit()
     alike = {name: value for name, value in about.items() if name != "parameters"}
@@ -297,20 +280,17 @@ def _measure(
             for needle in needles:
                 attempts.append(find_needle(acting[label], needle))
                 progress.advance(bar)
-            file.add(
-                NeedleRow(
-                    label=label,
-                    parameters=about["parameters"][label],
-                    question=question,
-                    length=length,
-                    depth=depth,
-                    pages_sha256=digest,
-                    commit=started_at,
-                    command=bench.command,
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    **attempt_fields(needles, attempts),
-                    **alike,
-                )
+            yield NeedleRow(
+                label=label,
+                parameters=about["parameters"][label],
+                question=question,
+                length=length,
+                depth=depth,
+                pages_sha256=digest,
+                commit=started_at,
+                command=bench.command,
+                **attempt_fields(needles, attempts),
+                **alike,
             )
 
 
@@ -356,7 +336,3 @@ def _alike(bench: NeedleBench, local: "LocalModel") -> dict[str, Any]:
         },
         **measured_on(local.model),
     }
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))

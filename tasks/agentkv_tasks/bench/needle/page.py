@@ -44,7 +44,7 @@ class Needle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class NeedleSpot:
     """What decides a needle, beside the model that reads it."""
 
     seed: int
@@ -58,7 +58,7 @@ class Spot:
     kind: Kind = One()
 
 
-def make_needle(template: Template, spot: Spot) -> Needle:
+def make_needle(template: Template, spot: NeedleSpot) -> Needle:
     """Make a needle for the model of `template`.
 
     Goal and page take at most `length` tokens and fall short by less than a line. The first line
@@ -84,7 +84,7 @@ def make_needle(template: Template, spot: Spot) -> Needle:
     )
 
 
-def require_room(template: Template, spot: Spot) -> None:
+def require_room(template: Template, spot: NeedleSpot) -> None:
     """Check that a needle's hidden lines fit into its page, without making the page.
 
     Raises:
@@ -93,7 +93,7 @@ def require_room(template: Template, spot: Spot) -> None:
     _Draft(template, spot).require_room()
 
 
-def goal_of(template: Template, spot: Spot) -> str:
+def goal_of(template: Template, spot: NeedleSpot) -> str:
     """Return the goal of a needle, without making its page."""
     return _Draft(template, spot).goal
 
@@ -101,7 +101,7 @@ def goal_of(template: Template, spot: Spot) -> str:
 class _Draft:
     """A page in the making: its hidden lines, and after `fill` more other lines than will fit."""
 
-    def __init__(self, template: Template, spot: Spot) -> None:
+    def __init__(self, template: Template, spot: NeedleSpot) -> None:
         self._template, self._spot = template, spot
         topic = "needle" if spot.kind.name == "one" else spot.kind.name
         self._names = Names(spot.seed, f"{topic} {spot.length} {spot.depth} {spot.number}")

@@ -4,9 +4,9 @@ Every policy reads the same samples. Policies with a budget get the bytes of a w
 entries, so that none wins by storing more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -27,15 +27,14 @@ from agentkv.build import (
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
 from agentkv.settings import PolicySettings
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.errors import BenchError, require_positive
+from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
 from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
 from agentkv_tasks.bench.stream import Stream, check_source, of_file, read_world
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 from agentkv_tasks.report.plot import Figure
 from agentkv_tasks.settings import RunSettings
@@ -56,11 +55,12 @@ SampleT = TypeVar("SampleT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleBench:
-    """Settings of the measurement."""
+class SampleBench(ModelBenchSettings):
+    """Settings of the measurement. Rows of the file are not measured again.
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the policies and the chunk count."""
+    Of `settings`, only the model with its dtype and device, the policies and the chunk count.
+    """
+
     lengths: tuple[int, ...]
     """Tokens read before a continuation."""
     num_tokens: int
@@ -76,13 +76,6 @@ class SampleBench:
     """File to read instead of the world."""
     offset: int = 0
     """Tokens of the file that are skipped."""
-    threads: int | None = None
-    """Threads of torch; None: unchanged."""
-    command: str = ""
-    out: Path
-    """File of the rows; rows in it are not measured again."""
-    fresh: bool = False
-    """Overwrite the file."""
 
     @property
     def longest(self) -> int:
@@ -123,8 +116,7 @@ def check_samples(bench: SampleBench, kind: type[RowT]) -> None:
     check_language_model(settings)
     for policy in settings.policies:
         make_policy(policy)
-    if not bench.lengths or min(bench.lengths) < 1:
-        raise BenchError(f"--seen must be 1 or more; found {', '.join(map(str, bench.lengths))}")
+    require_positive("--seen", bench.lengths)
     if min(bench.lengths) <= bench.entries:
         raise BenchError(
             f"--seen {min(bench.lengths)}: a window of {bench.entries} entries forgets nothing "
@@ -158,24 +150,14 @@ def measure_samples(
                 f"{positions} positions of {local.name}"
             )
         caches = _Caches(bench.settings, local, window_bytes(bench.entries, bench.settings, local))
-        interrupted = False
-        try:
-            with progress_on(console) as progress:
-                stream = _stream(bench, local, progress)
-                _measure(bench, measurement, stream, caches, file, progress)
-        except KeyboardInterrupt:
-            interrupted = True
-    rows = sorted(file.rows, key=lambda row: row.seen)
-    print_results(
-        console,
-        measurement.kind,
-        rows,
-        bench.out,
-        tables=measurement.tables(rows) if rows else (),
-        figures=measurement.figures(rows) if rows else (),
-        interrupted=interrupted,
-    )
-    return rows
+        return measured(
+            console,
+            file,
+            partial(_measure, bench, measurement, caches, file),
+            tables=measurement.tables,
+            figures=measurement.figures,
+            order=lambda rows: sorted(rows, key=lambda row: row.seen),
+        )
 
 
 def _stream(bench: SampleBench, local: "LocalModel", progress: Progress) -> Stream:
@@ -232,13 +214,13 @@ class _Caches:
 def _measure(
     bench: SampleBench,
     measurement: Measurement[RowT, SampleT],
-    stream: Stream,
     caches: _Caches,
     file: RowFile[RowT],
     progress: Progress,
-) -> None:
-    """Add the missing rows of each length and policy, shorter ones first."""
+) -> Iterator[RowT]:
+    """Yield the missing rows of each length and policy, shorter ones first."""
     local, parameters = caches.local, caches.parameters
+    stream = _stream(bench, local, progress)
     alike = _alike(bench, local, stream, caches.num_bytes)
     file.require_same(lambda row: {**alike, "parameters": _expected(row, parameters)})
     about = {**alike, "command": bench.command, "commit": commit()}
@@ -258,17 +240,14 @@ def _measure(
         for ids in samples:
             found.append(measurement.read(local.model, new_cache(), ids, seen))
             progress.advance(bar)
-        file.add(
-            measurement.kind(
-                label=label,
-                parameters=own,
-                seen=seen,
-                sample_tokens=[len(each) for each in continuations],
-                seconds=round(perf_counter() - began, 1),
-                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                **measurement.summarize(found),
-                **about,
-            )
+        yield measurement.kind(
+            label=label,
+            parameters=own,
+            seen=seen,
+            sample_tokens=[len(each) for each in continuations],
+            seconds=round(perf_counter() - began, 1),
+            **measurement.summarize(found),
+            **about,
         )
 
 

@@ -24,7 +24,7 @@ from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ServeTurn:
     """One turn as it was measured."""
 
     num_prompt: int
@@ -36,7 +36,7 @@ class Turn:
     cold_bytes: int
 
 
-class Contender(Protocol):
+class ServeContender(Protocol):
     """Holds one conversation after the other."""
 
     label: str
@@ -45,7 +45,7 @@ class Contender(Protocol):
         """Begin a conversation."""
         ...
 
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Say `text` and wait for the reply."""
         ...
 
@@ -69,7 +69,7 @@ class ReRead:
         self._messages = []
 
     @torch.inference_mode()
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Read everything, and write the reply greedily."""
         model, began = self._local.model, time.perf_counter()
         self._messages.append({"role": "user", "content": text})
@@ -93,7 +93,7 @@ class ReRead:
         reply_s = time.perf_counter() - began
         self._messages.append({"role": "assistant", "content": self._template.decode(written)})
         seen = cache.get_seq_length()
-        return Turn(
+        return ServeTurn(
             num_prompt=len(ids),
             num_read=len(ids),
             num_written=len(written),
@@ -118,7 +118,7 @@ class Served:
         self._messages = []
         self._number += 1
 
-    def turn(self, text: str) -> Turn:
+    def turn(self, text: str) -> ServeTurn:
         """Send all messages, and read the stream."""
         self._messages.append({"role": "user", "content": text})
         body = json.dumps(
@@ -156,7 +156,7 @@ class Served:
             connection.close()
         self._messages.append({"role": "assistant", "content": said})
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return Turn(
+        return ServeTurn(
             num_prompt=usage["prompt_tokens"],
             num_read=usage["prompt_tokens"] - cached,
             num_written=usage["completion_tokens"],
@@ -170,7 +170,7 @@ class Served:
 @contextlib.contextmanager
 def contenders(
     local: LocalModel, run: RunSettings, num_reply: int, store: Path
-) -> Iterator[list[Contender]]:
+) -> Iterator[list[ServeContender]]:
     """Yield `re-read` and one contender for each policy of `run`, whose server runs meanwhile."""
     chosen = run.chosen(PoliciesSettings)
     settings = ServeSettings(**chosen, port=0, store=store, name=Path(run.model).name)

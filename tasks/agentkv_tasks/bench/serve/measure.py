@@ -8,45 +8,38 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 
 from agentkv.build import check_language_model, load_run_model, make_policy, resolved_parameters
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import measured_on, threads_of_torch
-from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.serve.contenders import Contender, Turn, contenders
+from agentkv_tasks.bench.serve.contenders import ServeContender, ServeTurn, contenders
 from agentkv_tasks.bench.serve.rows import ServeRow
 from agentkv_tasks.bench.serve.table import figures, table
 from agentkv_tasks.bench.stream import check_source, read_stream
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeBench:
-    """Settings of the measurement."""
+class ServeBench(ModelBenchSettings):
+    """Settings of the measurement.
 
-    settings: RunSettings
-    """Model, device, policies, budget and chunk."""
+    Of `settings`, the model, its device, the policies, the budget and the chunk count.
+    """
+
     num_turns: int
     num_new: int
     """Tokens of a message."""
     num_reply: int
     """Maximum tokens of a reply."""
     num_rounds: int
-    threads: int | None = None
-    """Threads of torch; None: as they are."""
     text: Path | None = None
     """File of the messages; None: the world."""
-    command: str = ""
-    out: Path
-    fresh: bool = False
 
 
 def run_bench(bench: ServeBench, console: Console) -> None:
@@ -61,48 +54,40 @@ def run_bench(bench: ServeBench, console: Console) -> None:
     for policy in bench.settings.policies:
         make_policy(policy)
     check_source(bench.settings, bench.text)
-    file = RowFile(bench.out, ServeRow, lambda row: (row.label, row.turn), fresh=bench.fresh)
-    if file.rows:
-        raise BenchError(f"{bench.out} has rows; give another --out, or --fresh to overwrite it")
+    file = bench.new_file(ServeRow, lambda row: (row.label, row.turn))
+
     with threads_of_torch(bench.threads):
-        rows = _measure(bench, console)
-    for row in rows:
-        file.add(row)
-    print_results(
-        console,
-        ServeRow,
-        rows,
-        bench.out,
-        tables=[table(rows)],
-        figures=figures(rows),
-        interrupted=False,
-    )
+        measured(
+            console,
+            file,
+            partial(_measure, bench),
+            tables=lambda rows: [table(rows)],
+            figures=figures,
+            resume="; run the same command to begin again",
+        )
 
 
-def _measure(bench: ServeBench, console: Console) -> list[ServeRow]:
+def _measure(bench: ServeBench, progress: Progress) -> list[ServeRow]:
     settings = bench.settings
     local = load_run_model(settings)
     assert local is not None, "the model is no script"
     template = local.template
-    with progress_on(console) as progress:
-        stream = read_stream(
-            settings, bench.text, template, bench.num_turns * bench.num_new, progress
-        )
-        texts = [
-            template.decode(stream.ids[start : start + bench.num_new])
-            for start in range(0, bench.num_turns * bench.num_new, bench.num_new)
-        ]
-        bar = progress.add_task("talking", total=bench.num_rounds * bench.num_turns)
-        measured: dict[str, list[list[Turn]]] = {}
-        with (
-            tempfile.TemporaryDirectory() as store,
-            contenders(local, settings, bench.num_reply, Path(store)) as all_contenders,
-        ):
-            for each in all_contenders:  # compile what is compiled
-                each.begin()
-                each.turn(texts[0])
-            for number in range(bench.num_rounds):
-                _round(all_contenders, texts, number, measured, lambda: progress.advance(bar))
+    stream = read_stream(settings, bench.text, template, bench.num_turns * bench.num_new, progress)
+    texts = [
+        template.decode(stream.ids[start : start + bench.num_new])
+        for start in range(0, bench.num_turns * bench.num_new, bench.num_new)
+    ]
+    bar = progress.add_task("talking", total=bench.num_rounds * bench.num_turns)
+    turns: dict[str, list[list[ServeTurn]]] = {}
+    with (
+        tempfile.TemporaryDirectory() as store,
+        contenders(local, settings, bench.num_reply, Path(store)) as all_contenders,
+    ):
+        for each in all_contenders:  # compile what is compiled
+            each.begin()
+            each.turn(texts[0])
+        for number in range(bench.num_rounds):
+            _round(all_contenders, texts, number, turns, lambda: progress.advance(bar))
     about: dict[str, Any] = {
         "settings": {
             "num_new": bench.num_new,
@@ -112,7 +97,6 @@ def _measure(bench: ServeBench, console: Console) -> list[ServeRow]:
         },
         **measured_on(local.model),
         "commit": commit(),
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": settings.model,
         "source": stream.source,
         "command": bench.command,
@@ -121,17 +105,17 @@ def _measure(bench: ServeBench, console: Console) -> list[ServeRow]:
         policy.row_name: resolved_parameters(settings, policy) for policy in settings.policies
     }
     return [
-        _row(label, turn, measured, parameters.get(label, {}), about)
+        _row(label, turn, turns, parameters.get(label, {}), about)
         for turn in range(bench.num_turns)
-        for label in measured
+        for label in turns
     ]
 
 
 def _round(
-    all_contenders: Sequence[Contender],
+    all_contenders: Sequence[ServeContender],
     texts: Sequence[str],
     number: int,
-    measured: dict[str, list[list[Turn]]],
+    measured: dict[str, list[list[ServeTurn]]],
     on_turn: Any,
 ) -> None:
     """Hold one conversation with each contender, and append what was measured."""
@@ -148,7 +132,7 @@ def _round(
 def _row(
     label: str,
     turn: int,
-    measured: dict[str, list[list[Turn]]],
+    measured: dict[str, list[list[ServeTurn]]],
     parameters: Any,
     about: dict[str, Any],
 ) -> ServeRow:

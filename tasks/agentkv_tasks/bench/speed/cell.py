@@ -18,14 +18,14 @@ from agentkv_tasks.bench.speed.rows import SpeedRow
 from agentkv_tasks.bench.speed.split import (
     KEEPING,
     FrameCost,
-    Stopwatch,
+    SplitStopwatch,
     parts_of,
     watched,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class SpeedCell:
     """Tokens and numbers of rounds of one batch and length."""
 
     ids: Tensor = field(repr=False)
@@ -146,7 +146,7 @@ class Timed:
 
 
 def measure_cell(
-    cell: Cell, contenders: Sequence[Contender], progress: Progress, say: Say
+    cell: SpeedCell, contenders: Sequence[Contender], progress: Progress, say: Say
 ) -> Iterator[Timed]:
     """Measure all contenders, and yield their results at the end, the baseline first.
 
@@ -228,7 +228,7 @@ def _compared(found: Sequence[Timed]) -> Iterator[Timed]:
     yield from found
 
 
-def _reach(cell: Cell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
+def _reach(cell: SpeedCell, contender: Contender, clock: Clock) -> tuple[Timed, Tensor]:
     """Read the prompt, save the state, and check it."""
     logits: list[Tensor] = []
     contender.begin(cell.ids.shape[1], cell.ids.shape[0])
@@ -258,7 +258,7 @@ def _attention(contender: Contender) -> str:
     return str(contender.model.config._attn_implementation)
 
 
-def _round(cell: Cell, timed: Timed, clock: Clock) -> list[float]:
+def _round(cell: SpeedCell, timed: Timed, clock: Clock) -> list[float]:
     contender, device = timed.contender, cell.ids.device
     before = 0
     if device.type == "cuda":
@@ -285,7 +285,7 @@ def _num_looks(contender: Contender) -> int:
     return contender.cache.num_looks if isinstance(contender, Ours) else 0
 
 
-def _page(cell: Cell, contender: Contender, clock: Clock) -> float:
+def _page(cell: SpeedCell, contender: Contender, clock: Clock) -> float:
     """Return the seconds of reading a page from the saved state."""
     contender.resume()
     with undisturbed():
@@ -294,12 +294,12 @@ def _page(cell: Cell, contender: Contender, clock: Clock) -> float:
     return seconds
 
 
-def _split_round(cell: Cell, timed: Timed, clock: Clock) -> None:
+def _split_round(cell: SpeedCell, timed: Timed, clock: Clock) -> None:
     contender = timed.contender
     contender.resume()
     for token in cell.warm_up:
         contender.feed(token)
-    watch = Stopwatch(clock.wait, FrameCost.measure(clock.wait))
+    watch = SplitStopwatch(clock.wait, FrameCost.measure(clock.wait))
     with undisturbed(), watched(contender, watch) as feed:
         for token in cell.steps:
             feed(token)

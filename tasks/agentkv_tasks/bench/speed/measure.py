@@ -1,9 +1,7 @@
 """`agentkv bench speed`: checked contenders decode in interleaved rounds from equal states."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,49 +11,37 @@ from rich.text import Text
 
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.left_out import Say
-from agentkv_tasks.bench.contenders.models import Loaded
+from agentkv_tasks.bench.contenders.models import LoadedModel
 from agentkv_tasks.bench.contenders.prepare import (
+    ContenderBenchSettings,
     check_choice,
     check_contenders,
-    load_model,
     make_contenders,
     num_checked,
     random_ids,
 )
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.errors import BenchError, require_positive
+from agentkv_tasks.bench.frame import measured
 from agentkv_tasks.bench.host import (
-    dtype_name,
     load_average,
-    measured_on,
     require_memory,
     threads_of_torch,
 )
 from agentkv_tasks.bench.row_file import RowFile
-from agentkv_tasks.bench.speed.cell import Cell, measure_cell
+from agentkv_tasks.bench.speed.cell import SpeedCell, measure_cell
 from agentkv_tasks.bench.speed.rows import SpeedRow, speed_file
 from agentkv_tasks.bench.speed.table import figures, tables
-from agentkv_tasks.bench.tables import print_results
-from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
 
 WARM_UP = 2
 """Untimed steps at the start of each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedBench:
-    """Settings of the measurement."""
+class SpeedBench(ContenderBenchSettings):
+    """Settings of the measurement. Complete cells of the file are not measured again."""
 
-    settings: RunSettings
-    """Only the model with its dtype and device, the policies, the budget and the chunk count."""
-    shape: str | None = None
-    """Shape of random weights to use instead of the model."""
-    num_layers: int | None = None
-    """Layers of the shape; None: as many as fit."""
     batches: tuple[int, ...]
-    lengths: tuple[int, ...]
-    """Tokens read before the timed ones."""
     num_tokens: int
     """Timed steps per round."""
     num_rounds: int
@@ -63,15 +49,6 @@ class SpeedBench:
     """Tokens of a page that every round reads as well; 0 for none."""
     num_split_rounds: int = 3
     """Rounds that measure the parts of a step; 0 for none."""
-    against: tuple[str, ...] = ()
-    """Contenders besides the baseline."""
-    threads: int | None = None
-    """Threads of torch; None: unchanged."""
-    command: str = ""
-    out: Path
-    """File of the rows; complete cells in it are not measured again."""
-    fresh: bool = False
-    """Overwrite the file."""
 
     @property
     def num_after(self) -> int:
@@ -91,12 +68,8 @@ def check(bench: SpeedBench) -> None:
     Raises:
         ValueError: an option is wrong; the message names valid values.
     """
-    check_choice(
-        bench.settings, shape=bench.shape, num_layers=bench.num_layers, against=bench.against
-    )
-    for what, numbers in (("--batches", bench.batches), ("--seen", bench.lengths)):
-        if not numbers or min(numbers) < 1:
-            raise BenchError(f"{what} must be 1 or more; found {', '.join(map(str, numbers))}")
+    check_choice(bench)
+    require_positive("--batches", bench.batches)
     if bench.num_tokens < 1 or bench.num_rounds < 1 or bench.num_split_rounds < 0:
         raise BenchError("expected at least one token in at least one round")
     if bench.num_page < 0:
@@ -119,14 +92,14 @@ def run_bench(bench: SpeedBench, console: Console) -> list[SpeedRow]:
     check(bench)
     file = speed_file(bench.out, fresh=bench.fresh)
     with threads_of_torch(bench.threads), torch.inference_mode():
-        loaded = load_model(
-            bench.settings,
-            shape=bench.shape,
-            num_layers=bench.num_layers,
-            num_positions=bench.most_tokens,
-        )
+        loaded = bench.load(bench.most_tokens)
         contenders, missing = make_contenders(bench.settings, bench.against, loaded.model)
-        about = _about(bench, loaded)
+        about = bench.about(
+            loaded,
+            cache_dtype=bench.settings.cache_dtype,
+            warm_up=WARM_UP,
+            num_split_rounds=bench.num_split_rounds,
+        )
         left = _left(bench, file, contenders, about)
         # every contender has a saved state, and one at a time works on a copy
         num_full = sum(not isinstance(x, Ours) or not x.policy.gate.evicts for x in contenders)
@@ -138,24 +111,11 @@ def run_bench(bench: SpeedBench, console: Console) -> list[SpeedRow]:
 
         for line in missing:
             say(line)
-        interrupted = False
-        try:
-            with progress_on(console) as progress:
-                if left:
-                    _measure(bench, loaded, contenders, left, about, file, progress, say)
-        except KeyboardInterrupt:
-            interrupted = True
-    rows = file.rows
-    print_results(
-        console,
-        SpeedRow,
-        rows,
-        bench.out,
-        tables=tables(rows),
-        figures=figures(rows),
-        interrupted=interrupted,
-    )
-    return rows
+
+        def measure(progress: Progress) -> Iterable[SpeedRow]:
+            return _measure(bench, loaded, contenders, left, about, progress, say) if left else ()
+
+        return measured(console, file, measure, tables=tables, figures=figures)
 
 
 def _left(
@@ -188,20 +148,19 @@ def _left(
 
 def _measure(
     bench: SpeedBench,
-    loaded: Loaded,
+    loaded: LoadedModel,
     contenders: Sequence[Contender],
     left: Sequence[tuple[int, int]],
     about: dict[str, Any],
-    file: RowFile[SpeedRow],
     progress: Progress,
     say: Say,
-) -> None:
+) -> Iterator[SpeedRow]:
     plain, batches = loaded.model, [batch for batch, _ in left]
     started_at = commit()
     checked = check_contenders(bench.settings, contenders, plain, batches, progress, say)
     sound = [contender for contender in contenders if contender.label in checked]
     for batch, seen in left:
-        cell = Cell(
+        cell = SpeedCell(
             ids=random_ids(plain, batch, seen + bench.num_after),
             seen=seen,
             num_warm_up=WARM_UP,
@@ -212,35 +171,14 @@ def _measure(
         )
         load_before = load_average()
         for timed in measure_cell(cell, sound, progress, say):
-            file.add(
-                timed.row(
-                    batch=batch,
-                    seen=seen,
-                    num_tokens=bench.num_tokens,
-                    num_page=bench.num_page,
-                    checked={**checked[timed.label], **timed.checked},
-                    load_average=[*load_before, *load_average()],
-                    commit=started_at,
-                    command=bench.command,
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    **about,
-                )
+            yield timed.row(
+                batch=batch,
+                seen=seen,
+                num_tokens=bench.num_tokens,
+                num_page=bench.num_page,
+                checked={**checked[timed.label], **timed.checked},
+                load_average=[*load_before, *load_average()],
+                commit=started_at,
+                command=bench.command,
+                **about,
             )
-
-
-def _about(bench: SpeedBench, loaded: Loaded) -> dict[str, Any]:
-    """Return the fields that all rows of a file share."""
-    return {
-        "model": loaded.name,
-        "scaled": loaded.scaled,
-        "weights": "own" if bench.shape is None else "random",
-        "settings": {
-            "chunk": bench.settings.chunk,
-            "dtype": dtype_name(loaded.model),
-            "cache_dtype": bench.settings.cache_dtype,
-            "num_layers": loaded.model.config.num_hidden_layers,
-            "warm_up": WARM_UP,
-            "num_split_rounds": bench.num_split_rounds,
-        },
-        **measured_on(loaded.model),
-    }

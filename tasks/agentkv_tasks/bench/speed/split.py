@@ -76,7 +76,7 @@ def _frame_cost(wait: Callable[[], None], num_calls: int) -> tuple[float, float]
     def nothing() -> None:
         pass
 
-    watch = Stopwatch(wait)
+    watch = SplitStopwatch(wait)
     framed = watch.wrapped(nothing, "inside")
     watch.wrapped(repeat, "plain")(nothing)
     watch.wrapped(repeat, "outside")(framed)
@@ -84,7 +84,7 @@ def _frame_cost(wait: Callable[[], None], num_calls: int) -> tuple[float, float]
     return seconds["inside"] / num_calls, (seconds["outside"] - seconds["plain"]) / num_calls
 
 
-class Stopwatch:
+class SplitStopwatch:
     """Seconds by name, each moment charged to the innermost frame.
 
     Args:
@@ -151,7 +151,7 @@ def parts_of(decoding: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., Any]]:
+def watched(contender: Contender, watch: SplitStopwatch) -> Iterator[Callable[..., Any]]:
     """Charge the parts of a contender's steps to `watch`; yield what to call in place of `feed`."""
     is_compiled = contender.decoding == COMPILED
     layers = contender.cache.cache_layers if isinstance(contender, Ours) else []
@@ -169,7 +169,7 @@ def watched(contender: Contender, watch: Stopwatch) -> Iterator[Callable[..., An
 
 
 @contextmanager
-def _modules(model: Any, watch: Stopwatch) -> Iterator[None]:
+def _modules(model: Any, watch: SplitStopwatch) -> Iterator[None]:
     attention = set(attentions(model))
     handles = []
     try:
@@ -182,7 +182,7 @@ def _modules(model: Any, watch: Stopwatch) -> Iterator[None]:
 
 
 @contextmanager
-def _compiled_step(watch: Stopwatch) -> Iterator[None]:
+def _compiled_step(watch: SplitStopwatch) -> Iterator[None]:
     from agentkv.cache.step import TEAM  # needs Numba
 
     vars(TEAM)["lead"] = watch.wrapped(TEAM.lead, STEP)
@@ -192,7 +192,7 @@ def _compiled_step(watch: Stopwatch) -> Iterator[None]:
         del vars(TEAM)["lead"]
 
 
-def _hooks(module: nn.Module, watch: Stopwatch, name: str) -> list[Any]:
+def _hooks(module: nn.Module, watch: SplitStopwatch, name: str) -> list[Any]:
     # first of the module's forward hooks: the cache's own ones are no work of the model
     return [
         module.register_forward_pre_hook(lambda module, args: watch.enter(name)),
@@ -203,7 +203,7 @@ def _hooks(module: nn.Module, watch: Stopwatch, name: str) -> list[Any]:
 class _TimedBackend(Backend):
     """Charges compaction to a stopwatch."""
 
-    def __init__(self, inner: Backend, watch: Stopwatch) -> None:
+    def __init__(self, inner: Backend, watch: SplitStopwatch) -> None:
         self.name, self._inner, self._watch = inner.name, inner, watch
         self.is_compiled = inner.is_compiled
         self.append_attend = inner.append_attend  # type: ignore[method-assign]
