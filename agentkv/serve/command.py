@@ -14,18 +14,18 @@ import uvicorn
 
 from agentkv.build import budget_for, cache_dtype_for, load_run_model, make_policy
 from agentkv.cache.cache import Cache
-from agentkv.config import PolicySettings, RunSettings
+from agentkv.config import RunSettings
 from agentkv.dialog.messages import MessageTemplate
 from agentkv.files import make_folder, read_private, require_folder
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.policies.entries import PolicyError
-from agentkv.serve.app import Access, Server
+from agentkv.serve.app import Access, Api
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import Limits
 from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import Sessions
+from agentkv.serve.sessions import SessionStore
 
 KEYS = "AGENTKV_API_KEYS"
 """Environment variable with API keys, separated by commas."""
@@ -33,7 +33,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ServeError(ValueError):
-    """A server that cannot be started as it was asked for."""
+    """A server cannot start with these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ServeSettings:
 class PreparedServer:
     """A server that is ready to serve."""
 
-    server: Server
+    api: Api
     engine: Engine
     model: str
     """Name of the model in requests."""
@@ -111,7 +111,7 @@ def load(run: RunSettings) -> LocalModel:
     """Load the model of a server.
 
     Raises:
-        ValueError: no such model, or a script.
+        ValueError: there is no such model, or it is a script.
     """
     local = load_run_model(run)
     if local is None:
@@ -143,7 +143,10 @@ def running_engine(
         ValueError: no such policy, or a budget that a policy does not fit into.
     """
     by_name = {policy.row_name: policy for policy in run.policies}
-    policies = tuple(_cache_settings(run, policy) for policy in run.policies)
+    policies = tuple(
+        CacheSettings(name, budget_for(run, make_policy(policy)))
+        for name, policy in by_name.items()
+    )
     dtype = cache_dtype_for(run, local)
 
     def new_cache(wanted: CacheSettings) -> Cache:
@@ -167,12 +170,13 @@ def running_engine(
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
         stack.enter_context(_alone_in(folder))
-        sessions = Sessions(
+        device, memory = str(local.model.device), settings.memory
+        sessions = SessionStore(
             local.model,
             new_cache,
             policies[0],
             folder,
-            memory=_memory(str(local.model.device), settings.memory),
+            memory=memory_of(device) // 4 if memory is None else memory_of(device, memory),
             outlives=settings.folder is not None,
             max_snapshots=settings.snapshots,
         )
@@ -194,7 +198,7 @@ def prepare(
         access = Access.with_keys(
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.request_s
         )
-        server = Server(
+        api = Api(
             running.engine,
             running.template,
             name,
@@ -203,7 +207,7 @@ def prepare(
             local.max_positions,
             takes_any_model=settings.takes_any_model,
         )
-        yield PreparedServer(server, running.engine, name, running.policies)
+        yield PreparedServer(api, running.engine, name, running.policies)
 
 
 @contextlib.contextmanager
@@ -216,19 +220,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
         except OSError:
             raise ServeError(f"another server uses --store {folder}; give another folder") from None
         yield
-
-
-def _memory(device: str, given: str | None) -> int:
-    """Return the bytes of all sessions in memory: those given, or a quarter of the device's.
-
-    Raises:
-        PolicyError: a ValueError; `given` is no number of bytes.
-    """
-    return memory_of(device, given) if given is not None else memory_of(device, None) // 4
-
-
-def _cache_settings(run: RunSettings, policy: PolicySettings) -> CacheSettings:
-    return CacheSettings(policy.row_name, budget_for(run, make_policy(policy)))
 
 
 def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
@@ -254,7 +245,7 @@ def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iter
 def _uvicorn(prepared: PreparedServer) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
-            prepared.server.application(),
+            prepared.api.application(),
             log_config=None,
             access_log=False,
             lifespan="off",

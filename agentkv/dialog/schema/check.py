@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from agentkv.dialog.schema.references import References, escaped
+from agentkv.dialog.schema.references import SchemaReferences, escaped
 from agentkv.dialog.schema.strings import StringTests
 
 _MOST_STEPS = 200_000
@@ -35,7 +35,7 @@ class _Check:
     """One comparison of a value with a schema."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._references = References(root)
+        self._references = SchemaReferences(root)
         self._strings = StringTests()
         self._num_steps = 0
         self._known: dict[tuple[int, str], str | None] = {}

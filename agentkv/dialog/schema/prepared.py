@@ -11,7 +11,7 @@ from itertools import permutations
 from typing import Any
 
 from agentkv.dialog.schema.check import violation
-from agentkv.dialog.schema.references import References, SchemaError, escaped
+from agentkv.dialog.schema.references import SchemaError, SchemaReferences, escaped
 from agentkv.dialog.schema.strings import (
     CHECKED,
     FREE,
@@ -116,7 +116,7 @@ class _Preparation:
     """Prepares a schema and those that it refers to, which move to `$defs` under new names."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._references = root, References(root)
+        self._root, self._references = root, SchemaReferences(root)
         self._names: dict[str, str] = {}
         """Names of the definitions by the pointer to where they stand."""
         self._waiting: list[tuple[str, str, Any]] = []

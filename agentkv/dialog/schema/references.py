@@ -18,7 +18,7 @@ class SchemaError(ValueError):
         self.at = at
 
 
-class References:
+class SchemaReferences:
     """What the references of a schema point to: places in it, by pointer, anchor or id.
 
     Args:
