@@ -9,10 +9,9 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from reprlib import repr as short_repr
-from types import TracebackType
 from typing import Any, Generic, Literal, Self
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -140,6 +139,15 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<Step {self.index + 1}: {self.action[:80] or '(no readable action)'}>"
+
+    def masked(self, secrets: Secrets) -> Self:
+        """Return the step with `***` in place of every secret."""
+        texts = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
+        ends: dict[str, Any] = {
+            name: ends_in_masked(getattr(self, text), texts[text], getattr(self, name))
+            for name, text in ENDS.items()
+        }
+        return replace(self, **texts, **ends)
 
     @property
     def element_id(self) -> int | None:
@@ -299,12 +307,7 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -337,18 +340,8 @@ class TraceWriter:
 
 ENDS = {"token_ends": "reply", "piece_ends": "observation"}
 """Fields of a step with numbers of characters, and the text that they count in."""
-_TEXT_FIELDS = (
-    "goal",
-    "task",
-    "url",
-    "observation",
-    "note",
-    "thinking",
-    "reply",
-    "action",
-    "answer",
-    "error",
-)
+_STEP_TEXTS = ("url", "observation", "note", "thinking", "reply", "action", "error")
+_TEXT_FIELDS = ("goal", "task", "answer", *_STEP_TEXTS)
 """Fields with text from pages, models and people; all other fields identify the row."""
 _UNMASKED_KEYS = frozenset(
     {"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"}
