@@ -271,6 +271,5 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
 
 def _require_known(config: GenerateConfig) -> None:
     for name in _UNKNOWN_SETTINGS:
-        value = getattr(config, name, None)
-        if value and not (name == "num_choices" and value == 1):
+        if value := getattr(config, name, None):
             raise ValueError(f"found {name}={value!r}, which agentkv does not have; leave it out")
