@@ -97,14 +97,13 @@ class AgentkvAPI(ModelAPI):
         run = read_settings(**{name: value for name, value in given.items() if value is not None})
         limits = Limits(max_tokens=2**31, max_running=max_chats, max_waiting=2**31)
         self._stack = ExitStack()
-        running = self._stack.enter_context(
+        self._engine = self._stack.enter_context(
             running_engine(
                 load_model(model_name, **model_args),
                 run,
                 ServeSettings(memory=memory, limits=limits),
             )
         )
-        self._engine, self._template = running.engine, running.template
         self._max_chats = max_chats
 
     async def generate(
@@ -191,7 +190,7 @@ class AgentkvAPI(ModelAPI):
         given = {name: value for name, value in asked.items() if value is not None}
         request = ChatRequest.model_validate(given)
         deadline = monotonic() + _LONGEST_S
-        return request.job(self._template, SessionQuery("inspect"), reply, deadline)
+        return request.job(self._engine.template, SessionQuery("inspect"), reply, deadline)
 
     def max_tokens(self) -> int | None:
         """Return the tokens of a reply unless an evaluation sets them."""

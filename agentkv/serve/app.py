@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agentkv.dialog.messages import MessageTemplate
 from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import (
@@ -40,7 +39,7 @@ from agentkv.serve.responses import (
     as_event,
     error_of,
 )
-from agentkv.serve.session import CacheSettings, ServedSession
+from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
 
@@ -85,24 +84,14 @@ class Api:
     """The handlers of all routes.
 
     Args:
-        allowed: settings of caches that requests may choose among; the first is the default.
+        model: name of the model in requests.
         takes_any_model: answer requests for models of other names too; the answer says `model`.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        template: MessageTemplate,
-        model: str,
-        allowed: Sequence[CacheSettings],
-        access: Access,
-        max_positions: int | None,
-        *,
-        takes_any_model: bool = False,
+        self, engine: Engine, model: str, access: Access, *, takes_any_model: bool = False
     ) -> None:
-        self._engine, self._template, self._model = engine, template, model
-        self._allowed, self._access = allowed, access
-        self._max_positions = max_positions
+        self.engine, self.model, self._access = engine, model, access
         self._takes_any_model = takes_any_model
         self._metrics = Metrics(engine)
         self._created = int(time.time())
@@ -206,11 +195,11 @@ class Api:
 
     async def _chat(self, request: Request, owner: str) -> Response:
         asked = parse(ChatRequest, await self._body(request))
-        return await self._answer(request, owner, asked, ChatAnswer(self._model))
+        return await self._answer(request, owner, asked, ChatAnswer(self.model))
 
     async def _complete(self, request: Request, owner: str) -> Response:
         asked = parse(CompletionRequest, await self._body(request))
-        return await self._answer(request, owner, asked, CompletionAnswer(self._model))
+        return await self._answer(request, owner, asked, CompletionAnswer(self.model))
 
     async def _answer(
         self,
@@ -220,7 +209,9 @@ class Api:
         answer: OpenAIAnswer,
     ) -> Response:
         self._require_model(asked.model)
-        query = asked.query(owner, request.headers.get(SESSION_HEADER), self._allowed)
+        query = asked.query(
+            owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies
+        )
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, deadline = asyncio.get_running_loop(), time.monotonic() + self._access.request_s
 
@@ -229,8 +220,8 @@ class Api:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         # a schema or a grammar may take a while to read, and other requests go on meanwhile
-        job = await asyncio.to_thread(asked.job, self._template, query, send, deadline)
-        self._engine.submit(job)
+        job = await asyncio.to_thread(asked.job, self.engine.template, query, send, deadline)
+        self.engine.submit(job)
         try:
             async with _leaving(request) as gone:
                 event = await _next(events, gone)
@@ -252,9 +243,9 @@ class Api:
         )
 
     def _require_model(self, name: str | None) -> None:
-        if name not in (None, self._model) and not self._takes_any_model:
+        if name not in (None, self.model) and not self._takes_any_model:
             raise RequestError(
-                f"there is no model {name[:100]!r} here; this server has {self._model!r}, and "
+                f"there is no model {name[:100]!r} here; this server has {self.model!r}, and "
                 "answers to other names with --any-model",
                 param="model",
                 code="model_not_found",
@@ -264,7 +255,7 @@ class Api:
     # ---- everything else
 
     async def _health(self, request: Request, owner: str) -> Response:
-        if not self._engine.is_alive:
+        if not self.engine.is_alive:
             raise Stopping("the server is stopping")
         return JSONResponse({"status": "ok"})
 
@@ -281,15 +272,15 @@ class Api:
     @property
     def _description(self) -> Json:
         return {
-            "id": self._model,
+            "id": self.model,
             "object": "model",
             "created": self._created,
             "owned_by": "agentkv",
-            "max_model_len": self._max_positions,
+            "max_model_len": self.engine.max_positions,
         }
 
     async def _slots(self, request: Request, owner: str) -> Response:
-        sessions = self._engine.sessions
+        sessions = self.engine.sessions
         listed = await self._in_engine(lambda: [_described(s) for s in sessions.of(owner)])
         return JSONResponse(sorted(listed, key=lambda slot: slot["id"]))
 
@@ -300,7 +291,7 @@ class Api:
             raise RequestError("a slot is a number", param="slot") from None
         if not 0 <= slot < 1_000_000:
             raise RequestError("a slot is a number from 0 to 999999", param="slot")
-        sessions, action = self._engine.sessions, request.query_params.get("action", "")
+        sessions, action = self.engine.sessions, request.query_params.get("action", "")
         if action not in ("save", "restore", "erase"):
             raise RequestError("action is save, restore or erase", param="action")
         name = ""
@@ -327,7 +318,7 @@ class Api:
         return JSONResponse({"id_slot": slot, **done})
 
     async def _in_engine(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(self._engine.call(work))
+        return await asyncio.wrap_future(self.engine.call(work))
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         """Answer for an unknown path or method."""

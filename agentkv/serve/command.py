@@ -61,18 +61,6 @@ class ServeSettings:
     """Answer requests for models of other names with this model."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedServer:
-    """A server that is ready to serve."""
-
-    api: Api
-    engine: Engine
-    model: str
-    """Name of the model in requests."""
-    policies: tuple[CacheSettings, ...]
-    """Settings of caches that requests may choose among."""
-
-
 def read_keys(file: Path | None) -> list[str]:
     """Return the API keys of a file, one per line, and those of the environment.
 
@@ -119,20 +107,10 @@ def load(run: RunSettings) -> LocalModel:
     return local
 
 
-@dataclass(frozen=True, slots=True)
-class RunningEngine:
-    """An engine that answers."""
-
-    engine: Engine
-    template: MessageTemplate
-    policies: tuple[CacheSettings, ...]
-    """Settings of caches that requests may choose among; the first is the default."""
-
-
 @contextlib.contextmanager
 def running_engine(
     local: LocalModel, run: RunSettings, settings: ServeSettings
-) -> Iterator[RunningEngine]:
+) -> Iterator[Engine]:
     """Start the engine of a model, which stops when the block is left.
 
     Args:
@@ -174,7 +152,7 @@ def running_engine(
         sessions = SessionStore(
             local.model,
             new_cache,
-            policies[0],
+            policies,
             folder,
             memory=memory_of(device) // 4 if memory is None else memory_of(device, memory),
             outlives=settings.folder is not None,
@@ -184,30 +162,21 @@ def running_engine(
         engine = Engine(local, template, sessions, settings.limits)
         engine.start()
         stack.callback(engine.stop)
-        yield RunningEngine(engine, template, policies)
+        yield engine
 
 
 @contextlib.contextmanager
 def prepare(
     local: LocalModel, run: RunSettings, settings: ServeSettings, keys: Sequence[str] = ()
-) -> Iterator[PreparedServer]:
-    """Start the engine of a model and make a server for it; see `running_engine`."""
-    with running_engine(local, run, settings) as running:
-        name = settings.name or Path(run.model).name
+) -> Iterator[Api]:
+    """Start the engine of a model and make the API for it; see `running_engine`."""
+    with running_engine(local, run, settings) as engine:
         hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.hosts)]
         access = Access.with_keys(
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.request_s
         )
-        api = Api(
-            running.engine,
-            running.template,
-            name,
-            running.policies,
-            access,
-            local.max_positions,
-            takes_any_model=settings.takes_any_model,
-        )
-        yield PreparedServer(api, running.engine, name, running.policies)
+        name = settings.name or Path(run.model).name
+        yield Api(engine, name, access, takes_any_model=settings.takes_any_model)
 
 
 @contextlib.contextmanager
@@ -222,17 +191,17 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
+def serve(api: Api, settings: ServeSettings) -> None:
     """Answer requests until the process is told to stop. Replies in progress have ten seconds."""
     with listen(settings) as listening:
-        _uvicorn(prepared).run(sockets=[listening])
+        _uvicorn(api).run(sockets=[listening])
 
 
 @contextlib.contextmanager
-def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iterator[int]:
+def serving_in_thread(api: Api, settings: ServeSettings) -> Iterator[int]:
     """Answer requests in another thread while the block runs; yield the port."""
     with listen(settings) as listening:
-        server = _uvicorn(prepared)
+        server = _uvicorn(api)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -242,10 +211,10 @@ def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iter
             thread.join()
 
 
-def _uvicorn(prepared: PreparedServer) -> uvicorn.Server:
+def _uvicorn(api: Api) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
-            prepared.api.application(),
+            api.application(),
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -89,7 +89,9 @@ class Engine:
     def __init__(
         self, local: LocalModel, template: MessageTemplate, sessions: SessionStore, limits: Limits
     ) -> None:
-        self._local, self._template, self.sessions = local, template, sessions
+        self._local, self.template, self.sessions = local, template, sessions
+        self.max_positions = local.max_positions
+        """The model's context length in tokens; None if unlimited."""
         self._limits = limits
         self._new: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: list[WaitingJob] = []
@@ -320,7 +322,7 @@ class Engine:
             if begun_at is None and point is not None:  # its files are lost
                 stages, _ = prompts.new_ids(job, None)
             return RunningJob(
-                job, session, history, matcher, stages, begun_at, self._template, max_tokens
+                job, session, history, matcher, stages, begun_at, self.template, max_tokens
             )
         except BaseException:
             session.is_busy = False
@@ -365,7 +367,7 @@ class Engine:
         assert cache is not None
         seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
-        nothing = TextRule(self._template.decode, end_ids=(), max_tokens=0)
+        nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
         running.generation = Generation(
             cache,
             ids,

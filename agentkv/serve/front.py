@@ -33,12 +33,12 @@ def run_server(
     with contextlib.ExitStack() as stack:
         with StatusLine(errors) as status, telling_of_compilation(status):
             status(Progress("loading", name=run.model))
-            prepared = stack.enter_context(prepare(load(run), run, settings, keys))
+            api = stack.enter_context(prepare(load(run), run, settings, keys))
         chosen = ", ".join(
             each.policy if each.budget is None else f"{each.policy} ({each.budget})"
-            for each in prepared.policies
+            for each in api.engine.sessions.policies
         )
-        named = prepared.model
+        named = api.model
         if named != run.model:
             named = f"{named} ({run.model})"
         if settings.takes_any_model:
@@ -51,7 +51,7 @@ def run_server(
         stack.callback(REQUESTS.setLevel, REQUESTS.level)
         REQUESTS.addHandler(lines)
         REQUESTS.setLevel(logging.INFO)
-        serve(prepared, settings)
+        serve(api, settings)
 
 
 class _Lines(logging.Handler):

@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,7 +97,7 @@ class SessionStore:
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
-        settings: those of a session whose request gives none.
+        policies: settings of caches that requests may choose among; the first is the default.
         folder: where sessions are put on disk; what lies there from an earlier server is found.
         memory: bytes of all caches and snapshots in memory.
         outlives: whether another server may use the folder later.
@@ -110,7 +110,7 @@ class SessionStore:
         self,
         model: Any,
         new_cache: Callable[[CacheSettings], Cache],
-        settings: CacheSettings,
+        policies: Sequence[CacheSettings],
         folder: Path,
         *,
         memory: int,
@@ -118,7 +118,7 @@ class SessionStore:
         max_sessions: int = 1024,
         max_snapshots: int = 4,
     ) -> None:
-        self._model, self.new_cache, self.settings = model, new_cache, settings
+        self._model, self.new_cache, self.policies = model, new_cache, policies
         self.folder, self.memory = folder, memory
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
@@ -155,7 +155,7 @@ class SessionStore:
         Raises:
             SessionConflict: the session that was asked for has another policy or budget.
         """
-        settings = query.settings or self.settings
+        settings = query.settings or self.policies[0]
         exact = self._exact(query)
         if exact is not None:
             if exact.is_busy:

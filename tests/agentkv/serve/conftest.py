@@ -127,10 +127,10 @@ def serving(
     run = RunSettings(model="tiny", policies=policies, budget=budget, chunk=chunk)
     asked = ServeSettings(port=0, name="tiny", **settings)
     with (
-        prepare(local, run, asked, keys) as prepared,
-        serving_in_thread(prepared, asked) as port,
+        prepare(local, run, asked, keys) as api,
+        serving_in_thread(api, asked) as port,
     ):
-        yield Served(f"http://127.0.0.1:{port}", prepared.engine, local)
+        yield Served(f"http://127.0.0.1:{port}", api.engine, local)
 
 
 def free_port() -> int:
