@@ -382,10 +382,8 @@ def error_note(text: str) -> str:
 
 
 def typed_secrets(page: Page, action: Action | None) -> set[str]:
-    """Return the text that `action` types into a password field of `page`, if any.
-
-    Names of secrets (`<secret:name>`) are none of it.
-    """
+    """Return the text that `action` types into a password field of `page`, without names of
+    secrets (`<secret:name>`)."""
     if action is None or action.kind not in ("type", "append", "insert") or not action.text:
         return set()
     if action.element_id is None:

@@ -53,7 +53,7 @@ Status = Literal[
 
 
 class TraceError(ValueError):
-    """A file that is not a trace, or that has another schema version."""
+    """A file is not a trace, or has another schema version."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -180,8 +180,7 @@ class Episode(Generic[A]):
     seconds: float
     """Duration of the episode."""
     error: str = ""
-    """The error behind `env_error`, `timeout`, `context_limit` or `out_of_memory`; otherwise
-    empty."""
+    """The error of `env_error`, `timeout`, `context_limit` or `out_of_memory`; otherwise empty."""
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
@@ -249,8 +248,8 @@ class TraceWriter:
         head: values that identify the episode; only `goal` and `task` are masked.
         secrets: the episode's secrets; more may be added while it runs. `end` adds those of the
             `Episode`.
-        num_kept: None begins a new file; a number goes on behind that many steps of the trace at
-            `path`, which keeps its head and loses the steps after them.
+        num_kept: None begins a new file; a number continues the trace at `path` after that many
+            steps, and drops the later ones.
 
     Raises:
         FileExistsError: `path` exists and `num_kept` is None; nothing is overwritten.

@@ -136,8 +136,7 @@ class Api:
         return handle
 
     def _require_host(self, request: Request) -> None:
-        """Refuse what a page in the user's browser may have sent. Where there are keys, they decide
-        instead."""
+        """Refuse what a page in the user's browser may have sent, unless keys decide instead."""
         if self._access.owners:
             return
         origin = request.headers.get("origin")
@@ -149,12 +148,12 @@ class Api:
                 name = None
             if name not in self._access.hosts:
                 raise RequestError(
-                    f"this server does not answer to {address[:100]!r}; --allow-host lets it",
+                    f"this server does not answer to {address[:100]!r}; allow it with --allow-host",
                     status=403,
                 )
 
     def _owner(self, request: Request, path: str) -> str:
-        """Return whose request it is. Raises RequestError for a key that is missing or unknown."""
+        """Return the owner of a request. Raises RequestError if the key is missing or unknown."""
         owners = self._access.owners
         if not owners or path == "/health":
             return EVERYONE

@@ -82,7 +82,7 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
     """Check what can be checked before the model is loaded.
 
     Raises:
-        ServeError: an address that others reach, without a key; or a port that is in use.
+        ServeError: others can reach the address and there is no key, or the port is in use.
         OutputPathError: a ValueError; the folder cannot be written to.
     """
     if settings.host not in _LOOPBACK and not keys:

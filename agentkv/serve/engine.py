@@ -142,9 +142,7 @@ class Engine:
             if self._is_stopping:
                 raise Stopping(_STOPPING)
             if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
-                raise QueueFull(
-                    f"{self._num_queued} requests are being answered or wait; try again later"
-                )
+                raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
             self._num_queued += 1
             self._new.put(job)
 
@@ -226,8 +224,7 @@ class Engine:
                 self._count_sessions()
 
     def _take(self, *, wait_s: float | None) -> None:
-        """Take new jobs and work, and wait for the first at most `wait_s` seconds; None: for
-        ever."""
+        """Take new jobs and work. Wait `wait_s` seconds for the first one; None: forever."""
         try:
             new = self._new.get(block=wait_s != 0.0, timeout=wait_s or None)
             while True:
@@ -249,7 +246,7 @@ class Engine:
             if waiting.job.is_cancelled:
                 self._drop(waiting, Cancelled("the client left"))
             elif time.monotonic() > waiting.job.deadline:
-                self._drop(waiting, TimeoutError("the time of the request is over"))
+                self._drop(waiting, TimeoutError("the request ran out of time"))
 
     def _drop(self, waiting: WaitingJob, error: Exception) -> None:
         """End a waiting job with an error."""
@@ -295,8 +292,8 @@ class Engine:
                     self._break(running, error)
 
     def _prepare(self, waiting: WaitingJob) -> RunningJob | None:
-        """Find the session of a job and what is new for it; return None if the session is busy, or
-        what is new is not known yet.
+        """Find the session of a job and its new ids; return None while the session is busy, or the
+        ids are not known.
 
         Raises:
             _NoRoom: other replies must end first.
@@ -410,8 +407,8 @@ class Engine:
     def _end(self, running: RunningJob, error: Exception | None) -> None:
         """Take a reply out of the batch and put its session to rest.
 
-        A reply that was cancelled or ran out of time stays in the stream as far as it was written.
-        Any other error may have left the cache in between, so the session is erased.
+        The stream keeps what was written of a reply that was cancelled or ran out of time. Any
+        other error may have left the cache in the middle of a forward, so the session is erased.
         """
         generation, session, rule = running.generation, running.session, running.rule
         assert generation is not None

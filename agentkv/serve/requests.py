@@ -363,7 +363,7 @@ class ChatRequest(_Request):
         return messages, str(last["content"])
 
     def _grammar(self, template: MessageTemplate) -> tuple[str | None, LateCheck]:
-        """Return the grammar of the reply, None for free text, and what is to be checked of it."""
+        """Return the grammar of the reply, None for free text, and the check of its end."""
         choice = self.tool_choice
         text = self._text_constraint()
         if isinstance(choice, _ToolChoice):
@@ -438,20 +438,19 @@ class CompletionRequest(_Request):
         ids = [each for each in prompt if isinstance(each, int)]
         if len(ids) < len(prompt) or not ids:
             raise RequestError(
-                f"a request has one prompt; found {len(prompt)}; send one request each",
+                f"a request has one prompt; found {len(prompt)}; send a request for each",
                 param="prompt",
             )
         if not all(0 <= id < template.num_ids for id in ids):
             raise RequestError(
-                f"the prompt has ids that the tokenizer does not know; they end at "
-                f"{template.num_ids - 1}",
+                f"the tokenizer lacks ids of the prompt; its largest is {template.num_ids - 1}",
                 param="prompt",
             )
         return ids
 
 
 def parse(kind: type[T], body: bytes) -> T:
-    """Return the request in a body.
+    """Validate the body of a request.
 
     Raises:
         RequestError: it is not JSON, or a parameter is missing or wrong.

@@ -94,7 +94,7 @@ class RunningJob:
     def _new_tokens(self, *, is_last: bool) -> tuple[ReplyToken, ...]:
         """Return the tokens whose text is now shown, with their log-probabilities.
 
-        Those that only make up a stop text are never shown. One that has text before it as well is.
+        A token that is part of a stop text is shown only if it has text before the stop as well.
         """
         rule, generation = self.rule, self.generation
         assert generation is not None

@@ -295,8 +295,8 @@ class SessionStore:
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def make_room(self) -> None:
-        """Drop snapshots and put idle sessions on disk until all fits into memory, with the bytes
-        by which busy sessions may still grow.
+        """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
+        of busy sessions.
 
         The least recently used goes first. Busy sessions lose their snapshots last.
         """
@@ -404,8 +404,8 @@ class SessionStore:
     def _named_folder(self, owner: str, file_name: str) -> Path:
         if not _FILE_NAME.fullmatch(file_name):
             raise NoSuchSession(
-                f"{file_name!r} is no name of a saved session: letters, digits, dots, hyphens and "
-                "underscores, at most 128, the first one a letter or a digit"
+                f"{file_name!r} cannot name a saved session; a name has at most 128 letters, "
+                "digits, dots, hyphens and underscores, and begins with a letter or a digit"
             )
         return self.folder / "saved" / owner / file_name
 
@@ -446,9 +446,9 @@ class SessionStore:
         return cache
 
     def _discard_files(self, session: ServedSession) -> None:
-        """Remove the files of a session whose stream begins anew, or that is no more.
+        """Remove the files of a session that is erased or whose stream begins anew.
 
-        Those of a session that goes on stay: after a crash it returns to what they hold.
+        A session that goes on keeps its files: after a crash it returns to what they hold.
         """
         if session.is_stored:
             shutil.rmtree(self._folder_of(session), ignore_errors=True)

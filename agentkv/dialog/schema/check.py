@@ -13,11 +13,11 @@ _MOST_STEPS = 200_000
 
 
 class CheckTooLong(RuntimeError):
-    """A schema and a value that take more than `_MOST_STEPS` to compare."""
+    """Comparing a schema and a value takes more than `_MOST_STEPS`."""
 
 
 def violation(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Return what of `value` does not follow `schema`, and where; None if all does.
+    """Return how and where `value` violates `schema`; None if it follows it.
 
     Annotations and unknown keywords are ignored.
 

@@ -1,4 +1,4 @@
-"""A JSON schema as a grammar of replies, and what of it only the finished reply can tell.
+"""A JSON schema as a grammar of replies, and the keywords that only a finished reply can tell.
 
 llguidance enforces most keywords token by token. Others become keywords that it knows, or are
 checked when the reply is complete (`check`). What can be neither is refused by name.
@@ -75,7 +75,7 @@ class PreparedSchema:
     """True if a value of the grammar may still violate the schema."""
 
     def violation(self, value: Any) -> str | None:
-        """Return what of a finished value does not follow the schema; None if all does.
+        """Return how a finished value violates the schema; None if it follows it.
 
         Raises:
             CheckTooLong: it would take too long to say.

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 
 class SchemaError(ValueError):
-    """A JSON schema that no reply can be made to follow.
+    """No reply can be made to follow a JSON schema.
 
     Args:
         at: JSON pointer to what is wrong.
@@ -19,7 +19,7 @@ class SchemaError(ValueError):
 
 
 class SchemaReferences:
-    """What the references of a schema point to: places in it, by pointer, anchor or id.
+    """The places that references in a schema point to, by pointer, anchor or id.
 
     Args:
         root: the whole schema.
