@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,13 +99,15 @@ class Api:
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
+        chat = partial(self._answer, ChatRequest, ChatAnswer)
+        complete = partial(self._answer, CompletionRequest, CompletionAnswer)
         routes = [
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
             ("/v1/models/{name:path}", ["GET"], self._one_model),
-            ("/v1/chat/completions", ["POST"], self._chat),
-            ("/v1/completions", ["POST"], self._complete),
+            ("/v1/chat/completions", ["POST"], chat),
+            ("/v1/completions", ["POST"], complete),
             ("/slots", ["GET"], self._slots),
             ("/slots/{slot}", ["POST"], self._slot),
         ]
@@ -192,21 +195,14 @@ class Api:
 
     # ---- replies
 
-    async def _chat(self, request: Request, owner: str) -> Response:
-        asked = parse(ChatRequest, await self._body(request))
-        return await self._answer(request, owner, asked, ChatAnswer(self.model))
-
-    async def _complete(self, request: Request, owner: str) -> Response:
-        asked = parse(CompletionRequest, await self._body(request))
-        return await self._answer(request, owner, asked, CompletionAnswer(self.model))
-
     async def _answer(
         self,
+        kind: type[ChatRequest | CompletionRequest],
+        form: type[ChatAnswer | CompletionAnswer],
         request: Request,
         owner: str,
-        asked: ChatRequest | CompletionRequest,
-        answer: OpenAIAnswer,
     ) -> Response:
+        asked, answer = parse(kind, await self._body(request)), form(self.model)
         self._require_model(asked.model)
         query = asked.query(
             owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies

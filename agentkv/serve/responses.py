@@ -155,11 +155,9 @@ class ChatAnswer(OpenAIAnswer):
         return self._delta(grown, logprobs={"content": noted, "refusal": None})
 
     def last_chunk(self, end: ReplyEnd) -> Json:
-        """Return the chunk with the reason of the end."""
         return self._delta({}, end.reason)
 
     def whole(self, end: ReplyEnd) -> Json:
-        """Return the whole answer."""
         content = self.text
         has_content = bool(content) or not self._calls
         message: Json = {"role": "assistant", "content": content if has_content else None}
@@ -194,11 +192,9 @@ class CompletionAnswer(OpenAIAnswer):
         return self._choice(text, None, delta.tokens) if text or delta.tokens else None
 
     def last_chunk(self, end: ReplyEnd) -> Json:
-        """Return the chunk with the reason of the end."""
         return self._choice("", end.reason, ())
 
     def whole(self, end: ReplyEnd) -> Json:
-        """Return the whole answer."""
         return self._choice(self.text, end.reason, self._tokens, end)
 
     def _choice(
