@@ -15,7 +15,7 @@ _SHOWN = 300  # characters of an answer that an error quotes
 
 
 class AnswerFormError(ValueError):
-    """A class that answers cannot have, or a model that cannot write such answers."""
+    """Answers cannot have this class, or the model cannot write them."""
 
 
 class AnswerInvalid(ValueError):
@@ -41,7 +41,7 @@ class AnswerForm(Generic[A]):
         """Prepare a pydantic model.
 
         Raises:
-            AnswerFormError: it is none, or its JSON schema has what cannot be enforced.
+            AnswerFormError: it is not one, or its JSON schema cannot be enforced.
         """
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             raise AnswerFormError(f"answer is a subclass of pydantic.BaseModel; found {model!r}")
@@ -60,7 +60,7 @@ class AnswerForm(Generic[A]):
         """Return the instance that `text` spells.
 
         Raises:
-            AnswerInvalid: it spells none.
+            AnswerInvalid: the text does not validate.
         """
         assert issubclass(self.model, BaseModel)
         try:

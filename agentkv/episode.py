@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from agentkv.answer_form import AnswerForm, AnswerInvalid
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.model import (
     Asking,
+    CacheUse,
     Cancelled,
     ContextLimit,
     Conversation,
@@ -23,7 +24,7 @@ from agentkv.progress import Listener, Phase, Progress
 from agentkv.trace import Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
-from agentkv_env.masking import Secrets, ends_in_masked
+from agentkv_env.masking import Secrets
 from agentkv_env.named_secrets import without_names
 from agentkv_env.page import Page
 from agentkv_env.serialize import neutralize
@@ -82,8 +83,8 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of one episode; see `Agent` and `Session.do` for each field."""
+class EpisodeLimits:
+    """Limits, hooks and files of one episode; see `Agent` and `Session.do` for each field."""
 
     strict: bool
     max_steps: int
@@ -104,8 +105,11 @@ class Limits:
     form: AnswerForm[Any] | None = None
 
 
+Limits = EpisodeLimits  # the name that `agentkv.agent` imports
+
+
 def run_episode(
-    conversation: Conversation, environment: Environment, limits: Limits
+    conversation: Conversation, environment: Environment, limits: EpisodeLimits
 ) -> Episode[Any]:
     """Run one episode on `environment`.
 
@@ -132,7 +136,7 @@ class _Turn:
     reply: Reply
 
 
-class _Ended(Exception):
+class _EpisodeOver(Exception):
     """Raised to end the episode with a status."""
 
     def __init__(self, status: Status, *, answer: Any = None, error: str = "") -> None:
@@ -143,10 +147,10 @@ class _Ended(Exception):
 
 
 class _EpisodeLoop:
-    """The loop of one episode. `_take_turn` raises `_Ended` to leave it."""
+    """The loop of one episode. `_take_turn` raises `_EpisodeOver` to leave it."""
 
     def __init__(
-        self, conversation: Conversation, environment: Environment, limits: Limits
+        self, conversation: Conversation, environment: Environment, limits: EpisodeLimits
     ) -> None:
         self._conversation = conversation
         self._environment = environment
@@ -165,17 +169,21 @@ class _EpisodeLoop:
         try:
             while len(self._steps) < self._limits.max_steps:
                 self._take_turn()
-            raise _Ended("step_limit")
-        except _Ended as end:
+            raise _EpisodeOver("step_limit")
+        except _EpisodeOver as end:
             nothing = "" if self._limits.form is None else None
             return Episode(
                 status=end.status,
                 answer=nothing if end.answer is None else end.answer,
-                steps=tuple(self._masked(step) for step in self._steps),
+                steps=self._masked_steps(),
                 seconds=time.monotonic() - self._started,
                 error=self._secrets.mask(end.error),
                 secrets=self._secrets,
             )
+
+    def _masked_steps(self) -> tuple[Step, ...]:
+        # later steps may have shown secrets of earlier ones
+        return tuple(step.masked(self._secrets) for step in self._steps)
 
     def _take_turn(self) -> None:
         started = time.monotonic()
@@ -201,22 +209,22 @@ class _EpisodeLoop:
         except ActionRefused as refusal:
             if self._limits.is_cancelled():
                 record(action, "not done: cancelled")
-                raise _Ended("cancelled") from refusal
+                raise _EpisodeOver("cancelled") from refusal
             reason = str(refusal) or "this action is not allowed"
             record(action, f"refused: {reason}")
             if self._is_stuck(page, action):
-                raise _Ended("repetition") from refusal
+                raise _EpisodeOver("repetition") from refusal
             self._note = error_note(neutralize(reason))
             return
         if self._limits.is_cancelled():  # while the hook was deciding
             record(action, "not done: cancelled")
-            raise _Ended("cancelled")
+            raise _EpisodeOver("cancelled")
         if action.kind == "stop":
             record(action)
-            raise _Ended("stopped", answer=self._final_answer(action.answer))
+            raise _EpisodeOver("stopped", answer=self._final_answer(action.answer))
         if self._is_stuck(page, action):
             record(action, "not done: repeated without effect")
-            raise _Ended("repetition")
+            raise _EpisodeOver("repetition")
         self._note = "" if action == written else CHANGED_NOTE
         self._tell("acting")
         try:
@@ -227,7 +235,7 @@ class _EpisodeLoop:
             record(action, str(error))
         except BrowserGone as error:
             record(action, str(error))
-            raise _Ended("env_error", error=str(error)) from error
+            raise _EpisodeOver("env_error", error=str(error)) from error
         else:
             record(action)
 
@@ -262,15 +270,17 @@ class _EpisodeLoop:
 
     def _observe(self) -> Page:
         if self._limits.is_cancelled():
-            raise _Ended("cancelled")
+            raise _EpisodeOver("cancelled")
         if time.monotonic() > self._started + self._limits.timeout_s:
-            raise _Ended("timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached")
+            raise _EpisodeOver(
+                "timeout", error=f"the limit of {self._limits.timeout_s:g} s was reached"
+            )
         self._tell("looking")
         try:
             page = self._environment.observe()
             return page.without_uses() if self._limits.strict else page
         except BrowserGone as error:
-            raise _Ended("env_error", error=str(error)) from error
+            raise _EpisodeOver("env_error", error=str(error)) from error
 
     def _take_screenshot(self) -> str:
         """Write a screenshot of the page, and return its file name, empty for none."""
@@ -280,7 +290,7 @@ class _EpisodeLoop:
         try:
             image = self._environment.screenshot()
         except BrowserGone as error:
-            raise _Ended("env_error", error=str(error)) from error
+            raise _EpisodeOver("env_error", error=str(error)) from error
         if not image:
             return ""
         name = f"{len(self._steps):03}.jpg"
@@ -300,13 +310,13 @@ class _EpisodeLoop:
         try:
             return wait()
         except TimeoutError as error:
-            raise _Ended("timeout", error=str(error)) from error
+            raise _EpisodeOver("timeout", error=str(error)) from error
         except ContextLimit as error:
-            raise _Ended("context_limit", error=str(error)) from error
+            raise _EpisodeOver("context_limit", error=str(error)) from error
         except OutOfMemory as error:
-            raise _Ended("out_of_memory", error=str(error)) from error
+            raise _EpisodeOver("out_of_memory", error=str(error)) from error
         except Cancelled as error:
-            raise _Ended("cancelled") from error
+            raise _EpisodeOver("cancelled") from error
 
     def _final_answer(self, written: str) -> Any:
         """Return what the stop says, or the answer to the goal in the form that is asked for."""
@@ -321,7 +331,7 @@ class _EpisodeLoop:
         try:
             return form.read(reply.text)
         except AnswerInvalid as invalid:
-            invalid.steps = tuple(map(self._masked, self._steps))
+            invalid.steps = self._masked_steps()
             raise
 
     def _count_parse_failure(self, error: ActionError) -> None:
@@ -329,7 +339,7 @@ class _EpisodeLoop:
         self._last = None
         self._num_parse_failures += 1
         if self._num_parse_failures == self._limits.max_parse_failures:
-            raise _Ended("parse_limit")
+            raise _EpisodeOver("parse_limit")
 
     def _is_stuck(self, page: Page, action: Action) -> bool:
         """Count repetitions of `action`, and return whether they reach the limit."""
@@ -345,60 +355,25 @@ class _EpisodeLoop:
         self._secrets.add_credentials(page.url)
         if action is not None:
             self._secrets.add_credentials(action.url)
-        cache = reply.cache
+        use = reply.cache or CacheUse(0, 0, 0)
         step = Step(
             index=len(self._steps),
             url=_without_credentials(page.url),
-            observation=reply.observation,
             note=turn.note,
             reply=reply.text,
-            thinking=reply.thinking,
             action=render(action) if action is not None else "",
             error=error,
-            num_tokens_in=reply.num_tokens_in,
-            num_tokens_out=reply.num_tokens_out,
-            seen_tokens=cache.seen_tokens if cache else 0,
-            cache_bytes=cache.live_bytes if cache else 0,
-            cache_peak_bytes=cache.peak_bytes if cache else 0,
-            cold_bytes=cache.cold_bytes if cache else 0,
-            index_bytes=cache.index_bytes if cache else 0,
-            num_looks=cache.num_looks if cache else 0,
-            num_changing_looks=cache.num_changing_looks if cache else 0,
-            look_bytes=cache.look_bytes if cache else 0,
-            fetched=cache.fetched if cache else {},
-            num_renumberings=cache.num_renumberings if cache else 0,
-            num_evicted=cache.num_evicted if cache else 0,
-            turn=reply.turn,
-            token_ends=reply.token_ends,
-            confidences=reply.confidences,
-            piece_ends=reply.piece_ends,
-            held=reply.held,
-            prefill_s=reply.prefill_s,
-            decode_s=reply.decode_s,
+            cache_bytes=use.live_bytes,
+            cache_peak_bytes=use.peak_bytes,
             seconds=seconds,
             screenshot=turn.screenshot,
             boxes=_boxes(page) if turn.screenshot else (),
-        )
-        step = self._masked(step)
+            **_fields_of_step(reply),
+            **_fields_of_step(use),
+        ).masked(self._secrets)
         self._steps.append(step)
         if self._limits.on_step is not None:
             self._limits.on_step(step)
-
-    def _masked(self, step: Step) -> Step:
-        mask = self._secrets.mask
-        observation, reply = mask(step.observation), mask(step.reply)
-        return replace(
-            step,
-            url=mask(step.url),
-            observation=observation,
-            piece_ends=ends_in_masked(step.observation, observation, step.piece_ends),
-            note=mask(step.note),
-            reply=reply,
-            token_ends=ends_in_masked(step.reply, reply, step.token_ends),
-            thinking=mask(step.thinking),
-            action=mask(step.action),
-            error=mask(step.error),
-        )
 
 
 def error_note(text: str) -> str:
@@ -407,10 +382,8 @@ def error_note(text: str) -> str:
 
 
 def typed_secrets(page: Page, action: Action | None) -> set[str]:
-    """Return the text that `action` types into a password field of `page`, if any.
-
-    Names of secrets (`<secret:name>`) are none of it.
-    """
+    """Return the text that `action` types into a password field of `page`, without names of
+    secrets (`<secret:name>`)."""
     if action is None or action.kind not in ("type", "append", "insert") or not action.text:
         return set()
     if action.element_id is None:
@@ -419,6 +392,12 @@ def typed_secrets(page: Page, action: Action | None) -> set[str]:
     if node is None or "password" not in node.states:
         return set()
     return set(without_names(action.text))
+
+
+def _fields_of_step(value: Reply | CacheUse) -> dict[str, Any]:
+    """Return the fields that a step has under the same names."""
+    names = {field.name for field in fields(Step)} & {field.name for field in fields(value)}
+    return {name: getattr(value, name) for name in names}
 
 
 def _boxes(page: Page) -> tuple[tuple[int, int, int, int, int], ...]:

@@ -9,10 +9,9 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from reprlib import repr as short_repr
-from types import TracebackType
 from typing import Any, Generic, Literal, Self
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -54,7 +53,7 @@ Status = Literal[
 
 
 class TraceError(ValueError):
-    """A file that is not a trace, or that has another schema version."""
+    """A file is not a trace, or has another schema version."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,6 +140,15 @@ class Step:
     def __repr__(self) -> str:
         return f"<Step {self.index + 1}: {self.action[:80] or '(no readable action)'}>"
 
+    def masked(self, secrets: Secrets) -> Self:
+        """Return the step with `***` in place of every secret."""
+        texts = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
+        ends: dict[str, Any] = {
+            name: ends_in_masked(getattr(self, text), texts[text], getattr(self, name))
+            for name, text in ENDS.items()
+        }
+        return replace(self, **texts, **ends)
+
     @property
     def element_id(self) -> int | None:
         """Number of the element that the action is on; None if it is on none."""
@@ -172,8 +180,7 @@ class Episode(Generic[A]):
     seconds: float
     """Duration of the episode."""
     error: str = ""
-    """The error behind `env_error`, `timeout`, `context_limit` or `out_of_memory`; otherwise
-    empty."""
+    """The error of `env_error`, `timeout`, `context_limit` or `out_of_memory`; otherwise empty."""
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
     """Secrets of the episode. `answer` is not masked, because it is yet to be scored; show
     `secrets.mask(answer)` instead."""
@@ -241,8 +248,8 @@ class TraceWriter:
         head: values that identify the episode; only `goal` and `task` are masked.
         secrets: the episode's secrets; more may be added while it runs. `end` adds those of the
             `Episode`.
-        num_kept: None begins a new file; a number goes on behind that many steps of the trace at
-            `path`, which keeps its head and loses the steps after them.
+        num_kept: None begins a new file; a number continues the trace at `path` after that many
+            steps, and drops the later ones.
 
     Raises:
         FileExistsError: `path` exists and `num_kept` is None; nothing is overwritten.
@@ -299,12 +306,7 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -337,18 +339,8 @@ class TraceWriter:
 
 ENDS = {"token_ends": "reply", "piece_ends": "observation"}
 """Fields of a step with numbers of characters, and the text that they count in."""
-_TEXT_FIELDS = (
-    "goal",
-    "task",
-    "url",
-    "observation",
-    "note",
-    "thinking",
-    "reply",
-    "action",
-    "answer",
-    "error",
-)
+_STEP_TEXTS = ("url", "observation", "note", "thinking", "reply", "action", "error")
+_TEXT_FIELDS = ("goal", "task", "answer", *_STEP_TEXTS)
 """Fields with text from pages, models and people; all other fields identify the row."""
 _UNMASKED_KEYS = frozenset(
     {"category", "eval_types", "url_note", "sites", "eval_fuzzy_image_match"}

@@ -99,10 +99,9 @@ class AgentkvAPI(ModelAPI):
             queue=LARGEST,
         )
         self._stack = ExitStack()
-        running = self._stack.enter_context(
+        self._engine = self._stack.enter_context(
             running_engine(load_model(model_name, **model_args), settings)
         )
-        self._engine, self._template = running.engine, running.template
         self._max_chats = max_chats
 
     async def generate(
@@ -120,14 +119,13 @@ class AgentkvAPI(ModelAPI):
                 grammar.
         """
         from agentkv.models.model import ContextLimit
-        from agentkv.serve.job import Job
 
         _require_known(config)
         reply = _Reply()
-        job = Job(self._ask(input, tools, tool_choice, config), reply, monotonic() + _LONGEST_S)
+        job = self._job(reply, input, tools, tool_choice, config)
         self._engine.submit(job)
         try:
-            finished = await anyio.to_thread.run_sync(reply.end.result, abandon_on_cancel=True)
+            end = await anyio.to_thread.run_sync(reply.end.result, abandon_on_cancel=True)
         except ContextLimit as error:
             return ModelOutput.from_content(
                 self.model_name, str(error), stop_reason="model_length", error=str(error)
@@ -136,30 +134,31 @@ class AgentkvAPI(ModelAPI):
             job.is_cancelled = True
         reasons = {"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls"}
         choice = ChatCompletionChoice(
-            message=reply.message(self.model_name), stop_reason=reasons[finished.reason]
+            message=reply.message(self.model_name), stop_reason=reasons[end.reason]
         )
         return ModelOutput(
             model=self.model_name,
             choices=[choice],
             usage=ModelUsage(
-                input_tokens=finished.num_prompt - finished.num_cached,
-                input_tokens_cache_read=finished.num_cached,
-                output_tokens=finished.num_written,
-                reasoning_tokens=finished.num_thought,
-                total_tokens=finished.num_prompt + finished.num_written,
+                input_tokens=end.num_prompt - end.num_cached,
+                input_tokens_cache_read=end.num_cached,
+                output_tokens=end.num_written,
+                reasoning_tokens=end.num_thought,
+                total_tokens=end.num_prompt + end.num_written,
             ),
             time=monotonic() - job.asked_at,
         )
 
-    def _ask(
+    def _job(
         self,
+        reply: "_Reply",
         input: list[ChatMessage],
         tools: list[ToolInfo],
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> Any:
         from agentkv.serve.requests import ChatRequest
-        from agentkv.serve.sessions import Wanted
+        from agentkv.serve.sessions import SessionQuery
 
         schema = config.response_schema
         choice: Any = {"any": "required"}.get(str(tool_choice), tool_choice)
@@ -187,8 +186,9 @@ class AgentkvAPI(ModelAPI):
             **{name: getattr(config, name) for name in _SAME},
         }
         given = {name: value for name, value in asked.items() if value is not None}
-        wanted = Wanted("inspect", None)
-        return ChatRequest.model_validate(given).ask(self._template, wanted)
+        request = ChatRequest.model_validate(given)
+        deadline = monotonic() + _LONGEST_S
+        return request.job(self._engine.template, SessionQuery("inspect"), reply, deadline)
 
     def max_tokens(self) -> int | None:
         """Return the tokens of a reply unless an evaluation sets them."""
@@ -219,11 +219,11 @@ class _Reply:
     def __call__(self, event: Any) -> None:
         """Take an event; called from the engine's thread."""
         from agentkv.dialog.calls import Call
-        from agentkv.serve.job import Failed, Wrote
+        from agentkv.serve.job import ReplyDelta, ReplyFailure
 
-        if isinstance(event, Failed):
+        if isinstance(event, ReplyFailure):
             self.end.set_exception(event.error)
-        elif not isinstance(event, Wrote):
+        elif not isinstance(event, ReplyDelta):
             self.end.set_result(event)
         else:
             for part in event.parts:
@@ -268,6 +268,5 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
 
 def _require_known(config: GenerateConfig) -> None:
     for name in _UNKNOWN_SETTINGS:
-        value = getattr(config, name, None)
-        if value and not (name == "num_choices" and value == 1):
+        if value := getattr(config, name, None):
             raise ValueError(f"found {name}={value!r}, which agentkv does not have; leave it out")

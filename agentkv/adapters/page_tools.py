@@ -1,6 +1,6 @@
 """Web pages as tools for a language model elsewhere: every call acts, and returns page text.
 
-The text is the same that our own agents read, within a budget and behind a fence.
+The text is the same that our own agents read, within a budget and in a fence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

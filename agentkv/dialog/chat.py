@@ -11,6 +11,7 @@ from agentkv.dialog.prompt import (
     DoesNotThink,
     Thinking,
     Thoughts,
+    TokenizedTemplate,
     UntrustedTextTokenizer,
     one_line,
 )
@@ -18,7 +19,7 @@ from agentkv.dialog.rendering import Renderer, TemplateError, chat_templates
 from agentkv_env.serialize import Layout
 
 
-class ChatTemplate:
+class ChatTemplate(TokenizedTemplate):
     """The prompt format of instruction-tuned models, derived from their own chat template.
 
     The template is rendered once, with placeholders for all messages, and the text between the
@@ -121,22 +122,6 @@ class ChatTemplate:
     def reply(self, text: str) -> list[int]:
         """Return the ids of a reply and what closes it."""
         return [*self.encode(text), *self.separator]
-
-    def encode(self, text: str) -> list[int]:
-        """Encode untrusted text, without control tokens."""
-        return self._tokenizer.encode(text)
-
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return what `encode` does, and for each id the number of characters up to its end."""
-        return self._tokenizer.encode_with_ends(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode the ids of a reply, without its control tokens."""
-        return self._tokenizer.decode(ids)
-
-    def count(self, text: str) -> int:
-        """Count the tokens of untrusted text."""
-        return len(self.encode(text))
 
 
 @dataclass(frozen=True, slots=True)

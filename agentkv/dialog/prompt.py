@@ -144,7 +144,25 @@ _FREE_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[)(?=[^\]\s])")
 _SPACED_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[) ")
 
 
-class PlainTemplate:
+class TokenizedTemplate:
+    """The encoding that all prompt formats share."""
+
+    _tokenizer: "UntrustedTextTokenizer"
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)
+
+    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
+        return self._tokenizer.encode_with_ends(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+
+class PlainTemplate(TokenizedTemplate):
     """The prompt format of models trained in this project, with four special tokens.
 
         <|goal|> goal  <|page|> note, page <|act|>  reply <|end|>  <|page|> ... <|act|> ...
@@ -179,7 +197,7 @@ class PlainTemplate:
         self.separator = (self._end,)
 
     def opening(self, goal: str, nonce: str = "") -> list[int]:
-        """Return the goal behind its special token."""
+        """Return the goal after its special token."""
         return self.goal(goal)
 
     def with_thoughts(self) -> Template:
@@ -187,7 +205,7 @@ class PlainTemplate:
         raise DoesNotThink("models with this prompt format write no thoughts")
 
     def goal(self, goal: str) -> list[int]:
-        """Return a further goal behind its special token."""
+        """Return a further goal after its special token."""
         return [self._goal, *self.encode(goal)]
 
     def question(self, text: str, *, form: str = "") -> list[int]:
@@ -205,21 +223,9 @@ class PlainTemplate:
         """Return the ids of a reply and its end token: the target of training."""
         return [*self.encode(_FREE_TEXT.sub(r"\1 ", text)), self._end]
 
-    def encode(self, text: str) -> list[int]:
-        """Encode untrusted text, without control tokens."""
-        return self._tokenizer.encode(text)
-
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return what `encode` does, and for each id the number of characters up to its end."""
-        return self._tokenizer.encode_with_ends(text)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without control tokens and the space before its text."""
         return _SPACED_TEXT.sub(r"\1", self._tokenizer.decode(ids))
-
-    def count(self, text: str) -> int:
-        """Count the tokens of untrusted text."""
-        return len(self.encode(text))
 
 
 class UntrustedTextTokenizer:

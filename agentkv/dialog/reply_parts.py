@@ -16,7 +16,7 @@ Kind = Literal["reasoning", "content"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """A piece of a reply's text."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class ReplyParts:
         self._text = ArrivingText()
         self._at = 0
         """Where the text begins that is not taken apart yet."""
-        self._found: list[Part | Call] = []
+        self._found: list[TextPart | Call] = []
         self._space = ""
         """White space that is text unless a call follows."""
         self._has_begun = False
@@ -82,12 +82,12 @@ class ReplyParts:
         self._reading = self._read_messages() if is_harmony else self._read()
         next(self._reading, None)
 
-    def feed(self, text: str) -> list[Part | Call]:
+    def feed(self, text: str) -> list[TextPart | Call]:
         """Return what `text` adds, as far as it is known what it is."""
         self._text.text += text
         return self._advance()
 
-    def finish(self, *, is_cut: bool = False) -> list[Part | Call]:
+    def finish(self, *, is_cut: bool = False) -> list[TextPart | Call]:
         """Return what is left when the reply ends.
 
         Args:
@@ -97,10 +97,10 @@ class ReplyParts:
         self._text.has_ended, self._text.is_cut = True, is_cut
         found = self._advance()
         if self._space:
-            found.append(Part("content", self._space))
+            found.append(TextPart("content", self._space))
         return found
 
-    def _advance(self) -> list[Part | Call]:
+    def _advance(self) -> list[TextPart | Call]:
         next(self._reading, None)
         found, self._found = self._found, []
         return found
@@ -236,7 +236,7 @@ class ReplyParts:
                 self._space = text
                 return
             self._has_begun = True
-        self._found.append(Part(self._kind, text))
+        self._found.append(TextPart(self._kind, text))
 
 
 _SPACE = " \t\r\n"

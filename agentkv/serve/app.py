@@ -7,47 +7,40 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agentkv.dialog.messages import MessageTemplate
 from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import (
-    Ask,
+    EngineJob,
     Event,
-    Failed,
-    Finished,
-    Job,
+    ReplyDelta,
+    ReplyEnd,
+    ReplyFailure,
     SchemaViolated,
     Stopping,
-    Wrote,
 )
 from agentkv.serve.metrics import CONTENT_TYPE, Metrics
-from agentkv.serve.requests import (
-    ChatRequest,
-    CompletionRequest,
-    parse,
-    settings_of,
-)
+from agentkv.serve.requests import ChatRequest, CompletionRequest, parse
 from agentkv.serve.responses import (
     LAST_EVENT,
-    Answer,
     ChatAnswer,
     CompletionAnswer,
     Json,
+    OpenAIAnswer,
     as_event,
     error_of,
 )
-from agentkv.serve.session import CacheSettings, Session
-from agentkv.serve.sessions import Wanted
+from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
 
@@ -85,46 +78,36 @@ class Access:
 
 
 class _SlotBody(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     filename: str = ""
 
 
-class Server:
+class Api:
     """The handlers of all routes.
 
     Args:
-        allowed: settings of caches that requests may choose among; the first is the default.
+        model: name of the model in requests.
         takes_any_model: answer requests for models of other names too; the answer says `model`.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        template: MessageTemplate,
-        model: str,
-        allowed: Sequence[CacheSettings],
-        access: Access,
-        max_positions: int | None,
-        *,
-        takes_any_model: bool = False,
+        self, engine: Engine, model: str, access: Access, *, takes_any_model: bool = False
     ) -> None:
-        self._engine, self._template, self._model = engine, template, model
-        self._allowed, self._access = allowed, access
-        self._max_positions = max_positions
+        self.engine, self.model, self._access = engine, model, access
         self._takes_any_model = takes_any_model
         self._metrics = Metrics(engine)
         self._created = int(time.time())
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
+        chat = partial(self._answer, ChatRequest, ChatAnswer)
+        complete = partial(self._answer, CompletionRequest, CompletionAnswer)
         routes = [
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
             ("/v1/models/{name:path}", ["GET"], self._one_model),
-            ("/v1/chat/completions", ["POST"], self._chat),
-            ("/v1/completions", ["POST"], self._complete),
+            ("/v1/chat/completions", ["POST"], chat),
+            ("/v1/completions", ["POST"], complete),
             ("/slots", ["GET"], self._slots),
             ("/slots/{slot}", ["POST"], self._slot),
         ]
@@ -156,8 +139,7 @@ class Server:
         return handle
 
     def _require_host(self, request: Request) -> None:
-        """Refuse what a page in the user's browser may have sent. Where there are keys, they decide
-        instead."""
+        """Refuse what a page in the user's browser may have sent, unless keys decide instead."""
         if self._access.owners:
             return
         origin = request.headers.get("origin")
@@ -169,12 +151,12 @@ class Server:
                 name = None
             if name not in self._access.hosts:
                 raise RequestError(
-                    f"this server does not answer to {address[:100]!r}; --allow-host lets it",
+                    f"this server does not answer to {address[:100]!r}; allow it with --allow-host",
                     status=403,
                 )
 
     def _owner(self, request: Request, path: str) -> str:
-        """Return whose request it is. Raises RequestError for a key that is missing or unknown."""
+        """Return the owner of a request. Raises RequestError if the key is missing or unknown."""
         owners = self._access.owners
         if not owners or path == "/health":
             return EVERYONE
@@ -213,127 +195,62 @@ class Server:
 
     # ---- replies
 
-    async def _chat(self, request: Request, owner: str) -> Response:
-        asked = parse(ChatRequest, await self._body(request))
-        return await self._answer(request, owner, asked, ChatAnswer(self._model))
-
-    async def _complete(self, request: Request, owner: str) -> Response:
-        asked = parse(CompletionRequest, await self._body(request))
-        return await self._answer(request, owner, asked, CompletionAnswer(self._model))
-
     async def _answer(
         self,
+        kind: type[ChatRequest | CompletionRequest],
+        form: type[ChatAnswer | CompletionAnswer],
         request: Request,
         owner: str,
-        asked: ChatRequest | CompletionRequest,
-        answer: Answer,
     ) -> Response:
+        asked, answer = parse(kind, await self._body(request)), form(self.model)
         self._require_model(asked.model)
-        wanted = self._wanted(asked, request, owner)
-        # a schema or a grammar may take a while to read, and other requests go on meanwhile
-        ask = await asyncio.to_thread(asked.ask, self._template, wanted)
-        if asked.stream:
-            return await self._stream(request, ask, answer, includes_usage=asked.includes_usage)
-        return await self._whole(request, ask, answer)
+        query = asked.query(
+            owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies
+        )
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop, deadline = asyncio.get_running_loop(), time.monotonic() + self._access.request_s
 
-    def _wanted(
-        self, asked: ChatRequest | CompletionRequest, request: Request, owner: str
-    ) -> Wanted:
-        name = asked.agentkv.session or request.headers.get(SESSION_HEADER) or None
-        if name is not None and len(name) > 256:
-            raise RequestError("the name of a session has at most 256 characters")
-        slot = None if asked.id_slot is None or asked.id_slot < 0 else asked.id_slot
-        settings = settings_of(asked, self._allowed)
-        return Wanted(owner, settings, asked.prompt_cache_key, name, slot)
+        def send(event: Event) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        # a schema or a grammar may take a while to read, and other requests go on meanwhile
+        job = await asyncio.to_thread(asked.job, self.engine.template, query, send, deadline)
+        self.engine.submit(job)
+        try:
+            async with _leaving(request) as gone:
+                event = await _next(events, gone)
+                while isinstance(event, ReplyDelta) and not asked.stream:
+                    answer.chunk(event)
+                    event = await _next(events, gone)
+            if isinstance(event, ReplyFailure):  # until now, errors have a status
+                raise event.error
+            if isinstance(event, ReplyEnd) and not asked.stream:
+                await _check(job, answer, event)
+                return JSONResponse(answer.whole(event))
+        except BaseException:
+            job.is_cancelled = True
+            raise
+        return StreamingResponse(
+            _stream(job, answer, event, events, includes_usage=asked.includes_usage),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store"},
+        )
 
     def _require_model(self, name: str | None) -> None:
-        if name not in (None, self._model) and not self._takes_any_model:
+        if name not in (None, self.model) and not self._takes_any_model:
             raise RequestError(
-                f"there is no model {name[:100]!r} here; this server has {self._model!r}, and "
+                f"there is no model {name[:100]!r} here; this server has {self.model!r}, and "
                 "answers to other names with --any-model",
                 param="model",
                 code="model_not_found",
                 status=404,
             )
 
-    @contextlib.asynccontextmanager
-    async def _job(self, ask: Ask) -> AsyncIterator["asyncio.Queue[Event]"]:
-        """Submit a job, and cancel it if the block is left before it ends."""
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def send(event: Event) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        job = Job(ask, send, time.monotonic() + self._access.request_s)
-        self._engine.submit(job)
-        try:
-            yield events
-        finally:
-            job.is_cancelled = True
-
-    async def _whole(self, request: Request, ask: Ask, answer: Answer) -> Response:
-        async with self._job(ask) as events, _leaving(request) as gone:
-            while True:
-                match await _next(events, gone):
-                    case Wrote() as wrote:
-                        answer.chunk(wrote)
-                    case Finished() as finished:
-                        await _check(ask, answer, finished)
-                        return JSONResponse(answer.whole(finished))
-                    case Failed(error):
-                        raise error
-
-    async def _stream(
-        self, request: Request, ask: Ask, answer: Answer, *, includes_usage: bool
-    ) -> Response:
-        """Answer with a stream, once the first event has come: until then errors have a status."""
-        stack = contextlib.AsyncExitStack()
-        events = await stack.enter_async_context(self._job(ask))
-        try:
-            async with _leaving(request) as gone:
-                first = await _next(events, gone)
-            if isinstance(first, Failed):
-                raise first.error
-        except BaseException:
-            await stack.aclose()
-            raise
-
-        async def body() -> AsyncIterator[bytes]:
-            async with stack:
-                if (chunk := answer.first_chunk()) is not None:
-                    yield as_event(chunk)
-                event: Event = first
-                while True:
-                    match event:
-                        case Wrote():
-                            if (chunk := answer.chunk(event)) is not None:
-                                yield as_event(chunk)
-                        case Finished():
-                            try:
-                                await _check(ask, answer, event)
-                            except SchemaViolated as error:
-                                yield as_event(error_of(error)[1])
-                                return
-                            yield as_event(answer.last_chunk(event))
-                            if includes_usage:
-                                yield as_event(answer.usage_chunk(event))
-                            yield LAST_EVENT
-                            return
-                        case Failed():
-                            yield as_event(error_of(event.error)[1])
-                            return
-                    event = await events.get()
-
-        return StreamingResponse(
-            body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
-
     # ---- everything else
 
     async def _health(self, request: Request, owner: str) -> Response:
-        if not self._engine.is_alive:
+        if not self.engine.is_alive:
             raise Stopping("the server is stopping")
         return JSONResponse({"status": "ok"})
 
@@ -350,17 +267,17 @@ class Server:
     @property
     def _description(self) -> Json:
         return {
-            "id": self._model,
+            "id": self.model,
             "object": "model",
             "created": self._created,
             "owned_by": "agentkv",
-            "max_model_len": self._max_positions,
+            "max_model_len": self.engine.max_positions,
         }
 
     async def _slots(self, request: Request, owner: str) -> Response:
-        sessions = self._engine.sessions
+        sessions = self.engine.sessions
         listed = await self._in_engine(lambda: [_described(s) for s in sessions.of(owner)])
-        return JSONResponse(listed)
+        return JSONResponse(sorted(listed, key=lambda slot: slot["id"]))
 
     async def _slot(self, request: Request, owner: str) -> Response:
         try:
@@ -369,7 +286,7 @@ class Server:
             raise RequestError("a slot is a number", param="slot") from None
         if not 0 <= slot < 1_000_000:
             raise RequestError("a slot is a number from 0 to 999999", param="slot")
-        sessions, action = self._engine.sessions, request.query_params.get("action", "")
+        sessions, action = self.engine.sessions, request.query_params.get("action", "")
         if action not in ("save", "restore", "erase"):
             raise RequestError("action is save, restore or erase", param="action")
         name = ""
@@ -396,7 +313,7 @@ class Server:
         return JSONResponse({"id_slot": slot, **done})
 
     async def _in_engine(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(self._engine.call(work))
+        return await asyncio.wrap_future(self.engine.call(work))
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         """Answer for an unknown path or method."""
@@ -410,7 +327,7 @@ class Server:
         return JSONResponse(body, status, headers=error.headers)
 
 
-def _described(session: Session) -> Json:
+def _described(session: ServedSession) -> Json:
     return {
         "id": session.slot,
         "is_processing": session.is_busy,
@@ -424,11 +341,42 @@ def _described(session: Session) -> Json:
     }
 
 
-async def _check(ask: Ask, answer: Answer, finished: Finished) -> None:
+async def _stream(
+    job: EngineJob,
+    answer: OpenAIAnswer,
+    event: Event,
+    events: "asyncio.Queue[Event]",
+    *,
+    includes_usage: bool,
+) -> AsyncIterator[bytes]:
+    """Yield the chunks of an answer, from its first event on."""
+    try:
+        if (chunk := answer.first_chunk()) is not None:
+            yield as_event(chunk)
+        while isinstance(event, ReplyDelta):
+            if (chunk := answer.chunk(event)) is not None:
+                yield as_event(chunk)
+            event = await events.get()
+        try:
+            if isinstance(event, ReplyFailure):
+                raise event.error
+            await _check(job, answer, event)
+        except Exception as error:
+            yield as_event(error_of(error)[1])
+            return
+        yield as_event(answer.last_chunk(event))
+        if includes_usage:
+            yield as_event(answer.usage_chunk(event))
+        yield LAST_EVENT
+    finally:
+        job.is_cancelled = True
+
+
+async def _check(job: EngineJob, answer: OpenAIAnswer, end: ReplyEnd) -> None:
     """Raise SchemaViolated if a complete reply does not follow its schema."""
-    if finished.reason == "length":
+    if end.reason == "length":
         return
-    found = await asyncio.to_thread(ask.check.violation, answer.text, answer.calls)
+    found = await asyncio.to_thread(job.check.violation, answer.text, answer.calls)
     if found is not None:
         raise SchemaViolated(f"{found}; ask again with another seed or a higher temperature")
 
@@ -436,7 +384,12 @@ async def _check(ask: Ask, answer: Answer, finished: Finished) -> None:
 @contextlib.asynccontextmanager
 async def _leaving(request: Request) -> AsyncIterator["asyncio.Future[None]"]:
     """Yield a future that is done once the client has closed the connection."""
-    gone = asyncio.ensure_future(_until_gone(request))
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(leave())
     try:
         yield gone
     finally:
@@ -452,12 +405,6 @@ async def _next(events: "asyncio.Queue[Event]", gone: "asyncio.Future[None]") ->
         return coming.result()
     coming.cancel()
     raise ClientDisconnect
-
-
-async def _until_gone(request: Request) -> None:
-    """Return when the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _error_headers(status: int) -> dict[str, str]:

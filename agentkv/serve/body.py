@@ -1,4 +1,4 @@
-"""Bodies of requests: how they are validated, and the error of those that are wrong."""
+"""Bodies of requests: how they are validated, and the error of a wrong one."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered as it is.
+    """The server cannot answer a request as it is.
 
     Args:
         param: the parameter that is wrong.
@@ -22,7 +22,7 @@ class RequestError(ValueError):
 
 
 class Body(BaseModel):
-    """A JSON object of a request. A member that is null is one that was left out."""
+    """A JSON object of a request. A null member counts as left out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 

@@ -7,7 +7,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -20,13 +19,13 @@ from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.policies.entries import PolicyError
-from agentkv.serve.app import Access, Server
+from agentkv.serve.app import Access, Api
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import Limits
 from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import Sessions
+from agentkv.serve.sessions import SessionStore
 from agentkv.serve.settings import ServeSettings
-from agentkv.settings import ModelSettings, PolicySettings
+from agentkv.settings import ModelSettings
 
 KEYS = "AGENTKV_API_KEYS"
 """Environment variable with API keys, separated by commas."""
@@ -34,19 +33,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ServeError(ValueError):
-    """A server that cannot be started as it was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedServer:
-    """A server that is ready to serve."""
-
-    server: Server
-    engine: Engine
-    model: str
-    """Name of the model in requests."""
-    policies: tuple[CacheSettings, ...]
-    """Settings of caches that requests may choose among."""
+    """A server cannot start with these settings."""
 
 
 def read_keys(file: Path | None) -> list[str]:
@@ -70,7 +57,7 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
     """Check what can be checked before the model is loaded.
 
     Raises:
-        ServeError: an address that others reach, without a key; or a port that is in use.
+        ServeError: others can reach the address and there is no key, or the port is in use.
         OutputPathError: a ValueError; the folder cannot be written to.
     """
     if settings.host not in _LOOPBACK and not keys:
@@ -87,7 +74,7 @@ def load(settings: ModelSettings) -> LocalModel:
     """Load the model of a server.
 
     Raises:
-        ValueError: no such model, or a script.
+        ValueError: there is no such model, or it is a script.
     """
     local = load_run_model(settings)
     if local is None:
@@ -95,18 +82,8 @@ def load(settings: ModelSettings) -> LocalModel:
     return local
 
 
-@dataclass(frozen=True, slots=True)
-class RunningEngine:
-    """An engine that answers."""
-
-    engine: Engine
-    template: MessageTemplate
-    policies: tuple[CacheSettings, ...]
-    """Settings of caches that requests may choose among; the first is the default."""
-
-
 @contextlib.contextmanager
-def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[RunningEngine]:
+def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engine]:
     """Start the engine of a model, which stops when the block is left.
 
     Args:
@@ -116,7 +93,10 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Runni
         ValueError: no such policy, or a budget that a policy does not fit into.
     """
     by_name = {policy.row_name: policy for policy in settings.policies}
-    policies = tuple(_cache_settings(settings, policy) for policy in settings.policies)
+    policies = tuple(
+        CacheSettings(name, budget_for(settings, make_policy(policy)))
+        for name, policy in by_name.items()
+    )
     dtype = local.dtype_of(settings)
 
     def new_cache(wanted: CacheSettings) -> Cache:
@@ -140,12 +120,13 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Runni
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
         stack.enter_context(_alone_in(folder))
-        sessions = Sessions(
+        device, memory = str(local.model.device), settings.memory
+        sessions = SessionStore(
             local.model,
             new_cache,
-            policies[0],
+            policies,
             folder,
-            memory=_memory(str(local.model.device), settings.memory),
+            memory=memory_of(device) // 4 if memory is None else memory_of(device, memory),
             outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
         )
@@ -158,30 +139,19 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Runni
         )
         engine.start()
         stack.callback(engine.stop)
-        yield RunningEngine(engine, template, policies)
+        yield engine
 
 
 @contextlib.contextmanager
-def prepare(
-    local: LocalModel, settings: ServeSettings, keys: Sequence[str] = ()
-) -> Iterator[PreparedServer]:
-    """Start the engine of a model and make a server for it; see `running_engine`."""
-    with running_engine(local, settings) as running:
-        name = settings.name or Path(settings.model).name
+def prepare(local: LocalModel, settings: ServeSettings, keys: Sequence[str] = ()) -> Iterator[Api]:
+    """Start the engine of a model and make the API for it; see `running_engine`."""
+    with running_engine(local, settings) as engine:
         hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.allow_host)]
         access = Access.with_keys(
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.timeout_s
         )
-        server = Server(
-            running.engine,
-            running.template,
-            name,
-            running.policies,
-            access,
-            local.max_positions,
-            takes_any_model=settings.any_model,
-        )
-        yield PreparedServer(server, running.engine, name, running.policies)
+        name = settings.name or Path(settings.model).name
+        yield Api(engine, name, access, takes_any_model=settings.any_model)
 
 
 @contextlib.contextmanager
@@ -196,30 +166,17 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _memory(device: str, given: str | None) -> int:
-    """Return the bytes of all sessions in memory: those given, or a quarter of the device's.
-
-    Raises:
-        PolicyError: a ValueError; `given` is no number of bytes.
-    """
-    return memory_of(device, given) if given is not None else memory_of(device, None) // 4
-
-
-def _cache_settings(settings: ModelSettings, policy: PolicySettings) -> CacheSettings:
-    return CacheSettings(policy.row_name, budget_for(settings, make_policy(policy)))
-
-
-def serve(prepared: PreparedServer, settings: ServeSettings) -> None:
+def serve(api: Api, settings: ServeSettings) -> None:
     """Answer requests until the process is told to stop. Replies in progress have ten seconds."""
     with listen(settings) as listening:
-        _uvicorn(prepared).run(sockets=[listening])
+        _uvicorn(api).run(sockets=[listening])
 
 
 @contextlib.contextmanager
-def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iterator[int]:
+def serving_in_thread(api: Api, settings: ServeSettings) -> Iterator[int]:
     """Answer requests in another thread while the block runs; yield the port."""
     with listen(settings) as listening:
-        server = _uvicorn(prepared)
+        server = _uvicorn(api)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -229,10 +186,10 @@ def serving_in_thread(prepared: PreparedServer, settings: ServeSettings) -> Iter
             thread.join()
 
 
-def _uvicorn(prepared: PreparedServer) -> uvicorn.Server:
+def _uvicorn(api: Api) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
-            prepared.server.application(),
+            api.application(),
             log_config=None,
             access_log=False,
             lifespan="off",

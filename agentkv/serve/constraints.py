@@ -38,7 +38,7 @@ class _StructuredOutputs(Body, extra="forbid"):
 
 
 class Constraints(Body):
-    """The parameters, of which a request may have one."""
+    """The parameters that constrain a reply; a request may have one of them."""
 
     structured_outputs: _StructuredOutputs = _StructuredOutputs()
     guided_regex: _Text | None = None
@@ -51,10 +51,10 @@ class Constraints(Body):
     ebnf: _Text | None = None
 
     def constraint(self) -> "Constraint | None":
-        """Return the constraint that is asked for; None if there is none.
+        """Return the constraint of the request; None if it has none.
 
         Raises:
-            RequestError: there are several, or it cannot be enforced.
+            RequestError: it has several, or one that cannot be enforced.
         """
         ours = self.structured_outputs
         schemas = {
@@ -94,14 +94,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class LateCheck:
-    """What of a reply only its end can tell."""
+    """The schemas that only a complete reply can be checked against."""
 
     text: Constraint | None = None
     arguments: Mapping[str, PreparedSchema] = field(default_factory=dict)
     """Schemas of the arguments by the functions' names."""
 
     def violation(self, text: str, calls: list[Call]) -> str | None:
-        """Return what of a complete reply does not follow its schema; None if all does."""
+        """Return how a complete reply violates its schema; None if it follows it."""
         if not calls:
             schema = None if self.text is None else self.text.schema
             if schema is not None and (found := _violation(schema, text)):
@@ -140,23 +140,15 @@ def prepared(schema: Any, param: str, *, is_object: bool = False) -> PreparedSch
         except (ValueError, RecursionError):
             schema = None
         if not isinstance(schema, dict):
-            raise RequestError(f"{param} is no JSON schema", param=param)
+            raise RequestError(f"{param} is not a JSON schema", param=param)
     try:
         return prepare(schema, is_object=is_object)
     except SchemaError as error:
-        raise RequestError(
-            f"{param} at {error}",
-            param=param,
-            code="unsupported_schema",
-        ) from None
+        raise RequestError(f"{param} at {error}", param=param, code="unsupported_schema") from None
 
 
 def schema_constraint(schema: Any, param: str) -> Constraint:
-    """Return the constraint to values of a JSON schema.
-
-    Raises:
-        RequestError: it cannot be enforced.
-    """
+    """Return the constraint to values of a JSON schema; raises as `prepared` does."""
     made = prepared(schema, param)
     return Constraint(param, rule_of(made.grammar), made)
 

@@ -1,6 +1,5 @@
 """The thread that answers requests: it owns the model, the sessions and the batch."""
 
-import concurrent.futures
 import logging
 import queue
 import secrets
@@ -8,14 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
 from agentkv.cache.hf.forward import COMPILED, decoding
-from agentkv.dialog.messages import Chat, MessageTemplate
-from agentkv.dialog.reply_parts import ReplyParts
+from agentkv.dialog.messages import MessageTemplate
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation
 from agentkv.models.local import LocalModel
@@ -25,19 +24,17 @@ from agentkv.models.sampling import Sampler
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.job import (
     REFUSALS,
-    Failed,
-    Finished,
-    Job,
+    EngineJob,
     Limits,
     MemoryLimit,
     QueueFull,
+    ReplyEnd,
+    ReplyFailure,
     Stopping,
 )
-from agentkv.serve.prompts import Prompts
-from agentkv.serve.reading import Reading, reading_threads
-from agentkv.serve.reply import RunningReply
-from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import Found, Sessions, Wanted
+from agentkv.serve.running import RunningJob
+from agentkv.serve.sessions import SessionStore
+from agentkv.serve.waiting import Prompts, WaitingJob
 from agentkv.terminal import human_rate
 
 _log = logging.getLogger(__name__)
@@ -63,13 +60,13 @@ class Counters:
     peak_bytes: int = 0
     _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
 
-    def count(self, finished: Finished) -> None:
+    def count(self, end: ReplyEnd) -> None:
         """Count the tokens of a reply that has ended."""
-        self.prompt_tokens += finished.num_prompt
-        self.cached_tokens += finished.num_cached
-        self.written_tokens += finished.num_written
-        self.read_s += finished.read_s
-        self.write_s += finished.write_s
+        self.prompt_tokens += end.num_prompt
+        self.cached_tokens += end.num_cached
+        self.written_tokens += end.num_written
+        self.read_s += end.read_s
+        self.write_s += end.write_s
 
     def note_first_token(self, seconds: float) -> None:
         """Note the seconds from a request to the first token of its reply."""
@@ -81,29 +78,32 @@ class Counters:
 
 
 class Engine:
-    """Answers requests in one continuous batch, from a thread of its own.
+    """Answers jobs in one continuous batch, from a thread of its own.
 
-    Further threads turn prompts into ids meanwhile; see `Reading`.
+    Further threads turn prompts into ids meanwhile; see `WaitingJob`.
 
     Args:
-        local: the model.
-        template: its chat template.
-        sessions: the sessions; only the engine's thread uses them once it has started.
+        sessions: only the engine's thread uses them once it has started.
     """
 
     def __init__(
-        self, local: LocalModel, template: MessageTemplate, sessions: Sessions, limits: Limits
+        self, local: LocalModel, template: MessageTemplate, sessions: SessionStore, limits: Limits
     ) -> None:
-        self._local, self._template, self.sessions = local, template, sessions
+        self._local, self.template, self.sessions = local, template, sessions
+        self.max_positions = local.max_positions
+        """The model's context length in tokens; None if unlimited."""
         self._limits = limits
-        self._new: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting: dict[Job, Reading] = {}
+        self._new: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: list[WaitingJob] = []
         """Jobs without a place, in their order."""
-        self._reading_threads = reading_threads()
-        self._running: list[RunningReply] = []
+        self._reading_threads = ThreadPoolExecutor(
+            _READING_THREADS, thread_name_prefix="agentkv reading"
+        )
+        self._running: list[RunningJob] = []
         self._batch = Batch(local.model)
         self._prompts = Prompts(
             template,
+            local.grammar,
             sessions,
             max_positions=local.max_positions,
             most_tokens=limits.max_tokens,
@@ -132,7 +132,7 @@ class Engine:
         self._new.put(None)
         self._thread.join()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EngineJob) -> None:
         """Queue a job.
 
         Raises:
@@ -142,19 +142,17 @@ class Engine:
             if self._is_stopping:
                 raise Stopping(_STOPPING)
             if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
-                raise QueueFull(
-                    f"{self._num_queued} requests are being answered or wait; try again later"
-                )
+                raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
             self._num_queued += 1
             self._new.put(job)
 
-    def call(self, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
+    def call(self, work: Callable[[], T]) -> Future[T]:
         """Let the engine's thread do `work` between two tokens; return its result to come.
 
         Raises:
             Stopping: the server is about to stop.
         """
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future: Future[T] = Future()
 
         def do() -> None:
             if not future.set_running_or_notify_cancel():
@@ -201,9 +199,8 @@ class Engine:
         for running in list(self._running):
             self._end(running, Stopping(_STOPPING))
         self._take(wait_s=0.0)
-        for job in self._waiting:
-            job.is_cancelled = True
-            job.send(Failed(Stopping(_STOPPING)))
+        for waiting in list(self._waiting):
+            self._drop(waiting, Stopping(_STOPPING))
         self._reading_threads.shutdown()
         self.sessions.close()
 
@@ -227,20 +224,16 @@ class Engine:
                 self._count_sessions()
 
     def _take(self, *, wait_s: float | None) -> None:
-        """Take new jobs and work, and wait for the first at most `wait_s` seconds; None: for
-        ever."""
+        """Take new jobs and work. Wait `wait_s` seconds for the first one; None: forever."""
         try:
             new = self._new.get(block=wait_s != 0.0, timeout=wait_s or None)
             while True:
                 self._may_start = True
-                if isinstance(new, Job):
-                    self._waiting[new] = Reading(
-                        new,
-                        self._prompts,
-                        self._local.grammar,
-                        self._reading_threads,
-                        lambda: self._new.put(None),
+                if isinstance(new, EngineJob):
+                    waiting = WaitingJob(
+                        new, self._prompts, self._reading_threads, lambda: self._new.put(None)
                     )
+                    self._waiting.append(waiting)
                 elif new is not None:
                     new()
                 new = self._new.get_nowait()
@@ -249,48 +242,47 @@ class Engine:
 
     def _drop_waiting(self) -> None:
         """End waiting jobs whose client left or whose time is over."""
-        for job in list(self._waiting):
-            if job.is_cancelled:
-                self._forget(job)
-                job.send(Failed(Cancelled("the client left")))
-            elif time.monotonic() > job.deadline:
-                self._forget(job)
-                job.is_cancelled = True
-                job.send(Failed(TimeoutError("the time of the request is over")))
+        for waiting in list(self._waiting):
+            if waiting.job.is_cancelled:
+                self._drop(waiting, Cancelled("the client left"))
+            elif time.monotonic() > waiting.job.deadline:
+                self._drop(waiting, TimeoutError("the request ran out of time"))
 
-    def _forget(self, job: Job) -> None:
-        self._waiting.pop(job, None)
+    def _drop(self, waiting: WaitingJob, error: Exception) -> None:
+        """End a waiting job with an error."""
+        self._waiting.remove(waiting)
         with self._lock:
             self._num_queued -= 1
+        waiting.job.is_cancelled = True
+        waiting.job.send(ReplyFailure(error))
 
     def _start_waiting(self) -> None:
         """Start waiting jobs in their order, as far as places and memory suffice.
 
-        One whose prompt is being read lets others pass, but for those to its session.
+        A job whose prompt is being read lets others pass, but not those for its session.
         """
         taken, num_ahead = set(), 0
-        for job, reading in list(self._waiting.items()):
+        for waiting in list(self._waiting):
             if len(self._running) + num_ahead >= self._limits.max_running:
                 return
-            turn = self.sessions.turn(job.ask.wanted)
+            turn = self.sessions.turn(waiting.job.session)
             if turn in taken:
                 continue
             try:
-                running = self._prepare(job, reading)
+                running = self._prepare(waiting)
             except _NoRoom:
-                return  # those behind it wait as well, so that it comes to its turn
+                return  # later jobs wait as well, so that this one comes to its turn
             except Exception as error:  # one request must not stop the others
                 if not isinstance(error, (*REFUSALS, MemoryLimit)):
                     _log.exception("a request failed before its reply")
-                self._forget(job)
-                job.send(Failed(error))
+                self._drop(waiting, error)
                 continue
             if running is None:
-                num_ahead += reading.is_ahead
+                num_ahead += waiting.is_ahead
                 if turn is not None:
                     taken.add(turn)
             else:
-                del self._waiting[job]
+                self._waiting.remove(waiting)
                 self._running.append(running)
                 self._count_sessions()
                 try:
@@ -299,47 +291,36 @@ class Engine:
                     _log.exception("a request failed before its reply")
                     self._break(running, error)
 
-    def _prepare(self, job: Job, reading: Reading) -> RunningReply | None:
-        """Find the session of a job and what is new for it; return None if the session is busy, or
-        what is new is not known yet.
+    def _prepare(self, waiting: WaitingJob) -> RunningJob | None:
+        """Find the session of a job and its new ids; return None while the session is busy, or the
+        ids are not known.
 
         Raises:
             _NoRoom: other replies must end first.
         """
-        ask = job.ask
-        if not reading.has_begun():
+        job, prompts = waiting.job, self._prompts
+        if (begun := waiting.begun) is None:
             return None
-        found = self.sessions.find(ask.wanted, job.history)
-        if found is None or (new_ids := reading.new_ids(found.place)) is None:
+        history, matcher = begun
+        match = self.sessions.find(job.session, history)
+        if match is None or (new_ids := waiting.new_ids(match.point)) is None:
             return None
-        stages, place = new_ids
-        found = found if place is not None else Found(found.session, None)
-        num_cached = 0 if place is None else place.seen
-        num_prompt = num_cached + sum(len(ids) for ids, _ in stages)
-        settings = self._settings_of(found, ask.wanted)
-        max_tokens = self._prompts.reply_tokens(ask.max_tokens, num_prompt)
-        max_tokens = self._prompts.within_memory(settings, num_prompt, max_tokens)
-        bound = self._prompts.bound(settings, num_prompt + max_tokens)
+        stages, point = new_ids
+        if point is None:
+            match = replace(match, point=None, source=None)
+        num_prompt = sum(len(ids) for ids, _ in stages) + (0 if point is None else point.seen)
+        max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
+        max_tokens = prompts.within_memory(match.settings, num_prompt, max_tokens)
+        bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
-        session, begun = self.sessions.begin(found, ask.wanted, job.history, bound)
+        session, begun_at = self.sessions.begin(match, job.session, history, bound)
         try:
-            if begun is None and place is not None:  # its files are lost
-                stages, _ = self._prompts.new_ids(ask, None)
-            rule = TextRule(
-                self._template.decode_reply,
-                end_ids=() if ask.ignores_end else self._template.end_ids,
-                max_tokens=max_tokens,
-                stops=ask.stops,
-                matcher=job.matcher,
-                before=stages[-1][0] if self._prompts.may_begin_with_space(ask) else (),
-                min_tokens=ask.min_tokens,
-                num_ids=self._template.num_ids,
+            if begun_at is None and point is not None:  # its files are lost
+                stages, _ = prompts.new_ids(job, None)
+            return RunningJob(
+                job, session, history, matcher, stages, begun_at, self.template, max_tokens
             )
-            parts = ReplyParts(None)
-            if isinstance(ask.prompt, Chat):
-                parts = self._template.parts(stages[-1][0], functions=ask.functions)
-            return RunningReply(job, session, stages, rule, parts, begun, self._template)
         except BaseException:
             session.is_busy = False
             self.sessions.erase(session)
@@ -350,12 +331,7 @@ class Engine:
         """The most bytes that all caches of replies in progress will have."""
         return sum(running.session.bound for running in self._running)
 
-    def _settings_of(self, found: Found, wanted: Wanted) -> CacheSettings:
-        if found.session is not None:
-            return found.session.settings
-        return wanted.settings or self.sessions.settings
-
-    def _label(self, running: RunningReply, num_unread: int) -> None:
+    def _label(self, running: RunningJob, num_unread: int) -> None:
         """Label what a stage reads, for policies that tell spans apart, and pin the instructions.
 
         Functions and system messages are pinned if they take no more than half of what the policy
@@ -379,24 +355,24 @@ class Engine:
         if len(running.stages) == 1:
             cache.label(f"reply {number}")
 
-    def _next_stage(self, running: RunningReply, num_unread: int = 0) -> None:
+    def _next_stage(self, running: RunningJob, num_unread: int = 0) -> None:
         """Let the batch read the next ids of a job."""
         self._label(running, num_unread)
         ids, _ = running.stages[0]
         is_last = len(running.stages) == 1
-        ask, cache, device = running.job.ask, running.session.cache, self._local.model.device
+        job, cache, device = running.job, running.session.cache, self._local.model.device
         assert cache is not None
-        seed = secrets.randbits(63) if ask.seed is None else ask.seed % 2**63
+        seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
-        nothing = TextRule(self._template.decode, end_ids=(), max_tokens=0)
+        nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
         running.generation = Generation(
             cache,
             ids,
             running.rule if is_last else nothing,
-            sampler=Sampler(ask.temperature, random, ask.top_p),
-            deadline=running.job.deadline,
+            sampler=Sampler(job.temperature, random, job.top_p),
+            deadline=job.deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
-            num_logprobs=ask.num_logprobs if is_last else None,
+            num_logprobs=job.num_logprobs if is_last else None,
         )
         self._batch.add(running.generation)
 
@@ -413,9 +389,9 @@ class Engine:
                 if generation.error is not None:
                     self._end(running, generation.error)
                 elif len(running.stages) > 1:
-                    _, place = running.stages.pop(0)
-                    if place is not None:
-                        self.sessions.note(running.session, place)
+                    _, point = running.stages.pop(0)
+                    if point is not None:
+                        self.sessions.take_snapshot(running.session, point)
                     self._next_stage(running)
                 else:
                     self._end(running, None)
@@ -424,15 +400,15 @@ class Engine:
                 if running in self._running:
                     self._break(running, error)
 
-    def _show(self, running: RunningReply, *, is_last: bool = False) -> None:
+    def _show(self, running: RunningJob, *, is_last: bool = False) -> None:
         if running.show(is_last=is_last):
             self.counters.note_first_token(time.monotonic() - running.job.asked_at)
 
-    def _end(self, running: RunningReply, error: Exception | None) -> None:
+    def _end(self, running: RunningJob, error: Exception | None) -> None:
         """Take a reply out of the batch and put its session to rest.
 
-        A reply that was cancelled or ran out of time stays in the stream as far as it was written.
-        Any other error may have left the cache in between, so the session is erased.
+        The stream keeps what was written of a reply that was cancelled or ran out of time. Any
+        other error may have left the cache in the middle of a forward, so the session is erased.
         """
         generation, session, rule = running.generation, running.session, running.rule
         assert generation is not None
@@ -450,22 +426,22 @@ class Engine:
             later = [id for ids, _ in running.stages[1:] for id in ids]
             unread = [*generation.unread, *later]
         running.settle(unread)
-        finished = running.finished()
-        self.counters.count(finished)
-        REQUESTS.info(_line(finished, error))
-        running.job.send(finished if error is None else Failed(error))
+        end = running.finished()
+        self.counters.count(end)
+        REQUESTS.info(_line(end, error))
+        running.job.send(end if error is None else ReplyFailure(error))
         session.bound = 0
-        self.sessions.note(session, session.end)
+        self.sessions.take_snapshot(session, session.end)
         self.sessions.end(session)
         self._count_sessions()
         self._leave(running)  # last: a client that finds nothing running may read the session
 
-    def _break(self, running: RunningReply, error: Exception) -> None:
+    def _break(self, running: RunningJob, error: Exception) -> None:
         """End a job whose cache may be broken."""
         generation = running.generation
         if generation is not None and not generation.is_over:
             self._batch.remove(generation)
-        running.job.send(Failed(error))
+        running.job.send(ReplyFailure(error))
         self._leave(running)
         running.session.is_busy = False
         self.sessions.erase(running.session)
@@ -480,21 +456,21 @@ class Engine:
         counters.session_bytes, counters.peak_bytes = sessions.nbytes, sessions.peak_nbytes
         counters.spills, counters.loads = sessions.num_spills, sessions.num_loads
 
-    def _leave(self, running: RunningReply) -> None:
+    def _leave(self, running: RunningJob) -> None:
         self._running.remove(running)
         self._may_start = True
         with self._lock:
             self._num_queued -= 1
 
 
-def _line(finished: Finished, error: Exception | None) -> str:
+def _line(end: ReplyEnd, error: Exception | None) -> str:
     """Describe a reply that has ended, in numbers."""
-    how = finished.reason if error is None else type(error).__name__
-    num_new = finished.num_prompt - finished.num_cached
-    rate = human_rate(finished.num_written, finished.write_s)
+    how = end.reason if error is None else type(error).__name__
+    num_new = end.num_prompt - end.num_cached
+    rate = human_rate(end.num_written, end.write_s)
     return (
-        f"slot {finished.slot}: read {num_new:,} of {finished.num_prompt:,} tokens in "
-        f"{finished.read_s:.2f} s, wrote {finished.num_written:,} in {finished.write_s:.2f} s "
+        f"slot {end.slot}: read {num_new:,} of {end.num_prompt:,} tokens in "
+        f"{end.read_s:.2f} s, wrote {end.num_written:,} in {end.write_s:.2f} s "
         f"({rate}), {how}"
     )
 
@@ -503,6 +479,8 @@ class _NoRoom(Exception):
     """Other replies must end before this one fits into memory."""
 
 
+_READING_THREADS = 2
+"""Our choice: a long prompt does not hold a short one up, and many take no more of the machine."""
 _PAUSE_S = 0.05
 """Seconds between two looks at the clients and deadlines of requests while none is answered."""
 _COUNT_S = 1.0

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -32,12 +32,12 @@ def run_server(
     with contextlib.ExitStack() as stack:
         with StatusLine(errors) as status, telling_of_compilation(status):
             status(Progress("loading", name=settings.model))
-            prepared = stack.enter_context(prepare(load(settings), settings, keys))
+            api = stack.enter_context(prepare(load(settings), settings, keys))
         chosen = ", ".join(
             each.policy if each.budget is None else f"{each.policy} ({each.budget})"
-            for each in prepared.policies
+            for each in api.engine.sessions.policies
         )
-        named = prepared.model
+        named = api.model
         if named != settings.model:
             named = f"{named} ({settings.model})"
         if settings.any_model:
@@ -45,22 +45,12 @@ def run_server(
         told = f"serving model {named} at http://{settings.host}:{settings.port}/v1, with {chosen}"
         console.print(Text(told), soft_wrap=True)
         console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
-        with _lines_of_requests(errors):
-            serve(prepared, settings)
-
-
-@contextlib.contextmanager
-def _lines_of_requests(errors: Console) -> Iterator[None]:
-    """Print a line for each reply that ends while the block runs."""
-    handler = _Lines(errors)
-    before = REQUESTS.level
-    REQUESTS.setLevel(logging.INFO)
-    REQUESTS.addHandler(handler)
-    try:
-        yield
-    finally:
-        REQUESTS.removeHandler(handler)
-        REQUESTS.setLevel(before)
+        lines = _Lines(errors)
+        stack.callback(REQUESTS.removeHandler, lines)
+        stack.callback(REQUESTS.setLevel, REQUESTS.level)
+        REQUESTS.addHandler(lines)
+        REQUESTS.setLevel(logging.INFO)
+        serve(api, settings)
 
 
 class _Lines(logging.Handler):

@@ -1,4 +1,4 @@
-"""A request on its way: what is asked, and the events that answer it."""
+"""What the engine is asked, and the events that answer it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,17 +7,16 @@ from typing import Any, Literal
 
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.dialog.calls import Call, Function
-from agentkv.dialog.grammar import GrammarError, Matcher
+from agentkv.dialog.grammar import GrammarError
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import TemplateError
-from agentkv.dialog.reply_parts import Part
+from agentkv.dialog.reply_parts import TextPart
 from agentkv.models.model import ContextLimit
 from agentkv.models.sampling import LogProbability
 from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
-from agentkv.serve.session import History
-from agentkv.serve.sessions import NoSuchSession, SessionConflict, Wanted
+from agentkv.serve.sessions import NoSuchSession, SessionConflict, SessionQuery
 
 REFUSALS = (
     CacheFileError,
@@ -33,52 +32,23 @@ REFUSALS = (
 
 
 class QueueFull(RuntimeError):
-    """A request that finds as many others waiting as the server lets wait."""
+    """As many requests wait as the server lets wait."""
 
 
 class Stopping(RuntimeError):
-    """A request that reaches a server which is about to stop."""
+    """The server is about to stop."""
 
 
 class SchemaViolated(ValueError):
-    """A reply that does not follow its schema where only its end can tell."""
+    """A complete reply does not follow its schema."""
 
 
 class MemoryLimit(ValueError):
-    """A request whose cache would be larger than the memory for all sessions."""
+    """The cache of a request would take more memory than all sessions have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a client asks for."""
-
-    wanted: Wanted
-    prompt: Chat | str
-    """Messages, or a raw prompt."""
-    prompt_ids: tuple[int, ...] | None = None
-    """Ids of a raw prompt that was given as such; they are read where its text is new."""
-    functions: tuple[Function, ...] = ()
-    """Functions whose calls are taken out of the text."""
-    max_tokens: int | None = None
-    """Maximum number of tokens in the reply; None: as many as the server allows."""
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-    stops: tuple[str, ...] = ()
-    min_tokens: int = 0
-    """Tokens before which no id ends the reply."""
-    ignores_end: bool = False
-    """True if the ids that end the model's replies do not end this one."""
-    grammar: str | None = None
-    """Lark grammar of the reply; None for free text."""
-    check: LateCheck = LateCheck()
-    """What is checked of a complete reply."""
-    num_logprobs: int | None = None
-    """Likeliest ids noted per token; None notes no log-probabilities."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
+class ReplyToken:
     """A token of a reply, for log-probabilities."""
 
     id: int
@@ -103,22 +73,22 @@ class TopToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class ReplyDelta:
     """A reply has grown."""
 
-    parts: tuple[Part | Call, ...]
-    tokens: tuple[Token, ...] = ()
+    parts: tuple[TextPart | Call, ...]
+    tokens: tuple[ReplyToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ReplyEnd:
     """A reply is complete."""
 
     reason: Literal["stop", "length", "tool_calls"]
     num_prompt: int
     """Tokens before the reply, those of earlier requests included."""
     num_cached: int
-    """Those of them that were not read for this request."""
+    """Prompt tokens that were in the cache already."""
     num_written: int
     num_thought: int
     """Tokens of the reply that belong to a thought."""
@@ -133,30 +103,49 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A request failed."""
+class ReplyFailure:
+    """A reply failed."""
 
     error: Exception
 
 
-Event = Wrote | Finished | Failed
+Event = ReplyDelta | ReplyEnd | ReplyFailure
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """A request on its way; `send` is called from the engine's thread."""
+class EngineJob:
+    """A request as the engine is asked it."""
 
-    ask: Ask
+    session: SessionQuery
+    prompt: Chat | str
+    """Messages, or a raw prompt."""
     send: Callable[[Event], None]
+    """Receives what answers the job, in the engine's thread."""
     deadline: float
     """`time.monotonic()` at which it ends unanswered."""
-    is_cancelled: bool = False
-    """Set it to let the request end at the next token."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids of a raw prompt that was given as such; they are read where its text is new."""
+    functions: tuple[Function, ...] = ()
+    """Functions whose calls are taken out of the text."""
+    max_tokens: int | None = None
+    """Maximum number of tokens in the reply; None: as many as the server allows."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stops: tuple[str, ...] = ()
+    min_tokens: int = 0
+    """Tokens before which no id ends the reply."""
+    ignores_end: bool = False
+    """True if the ids that end the model's replies do not end this one."""
+    grammar: str | None = None
+    """Lark grammar of the reply; None for free text."""
+    check: LateCheck = LateCheck()
+    """What is checked of a complete reply."""
+    num_logprobs: int | None = None
+    """Likeliest ids noted per token; None notes no log-probabilities."""
     asked_at: float = field(default_factory=time.monotonic)
-    history: History = ""
-    """What the stream holds before the reply."""
-    matcher: Matcher | None = None
-    """Matcher of the grammar; None for free text."""
+    is_cancelled: bool = False
+    """Set it to end the reply at the next token."""
 
 
 @dataclass(frozen=True, slots=True)

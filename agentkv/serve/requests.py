@@ -1,7 +1,7 @@
-"""Requests in OpenAI's form, validated, and turned into what the engine is asked."""
+"""Requests in OpenAI's form, validated, and turned into jobs of the engine."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -27,13 +27,14 @@ from agentkv.serve.constraints import (
     prepared,
     schema_constraint,
 )
-from agentkv.serve.job import Ask
+from agentkv.serve.job import EngineJob, Event
 from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import Wanted
+from agentkv.serve.sessions import SessionQuery
 from agentkv.serve.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 
 T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
+Send = Callable[[Event], None]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(max_length=256)]
@@ -202,12 +203,39 @@ class _Request(Constraints):
         """True if a stream ends with a chunk that has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Texts that end the reply."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+    def query(
+        self, owner: str, header: str | None, allowed: Sequence[CacheSettings]
+    ) -> SessionQuery:
+        """Return the session that the request asks for.
 
-    def require_supported(self) -> None:
+        Args:
+            header: name of the session in a header of the request.
+            allowed: settings of caches that requests may choose among; the first is the default.
+
+        Raises:
+            RequestError: the server does not allow these settings, or the name is too long.
+        """
+        name = self.agentkv.session or header or None
+        if name is not None and len(name) > 256:
+            raise RequestError("the name of a session has at most 256 characters")
+        slot = None if self.id_slot is None or self.id_slot < 0 else self.id_slot
+        return SessionQuery(owner, self._settings(allowed), self.prompt_cache_key, name, slot)
+
+    def _settings(self, allowed: Sequence[CacheSettings]) -> CacheSettings | None:
+        ours = self.agentkv
+        if ours.policy is None and ours.budget is None:
+            return None
+        policy = ours.policy or allowed[0].policy
+        for each in allowed:
+            if each.policy == policy and ours.budget in (None, each.budget, str(each.budget)):
+                return each
+        known = ", ".join(f"{each.policy} ({each.budget})" for each in allowed)
+        raise RequestError(
+            f"this server has no policy {policy} with the budget {ours.budget}; it has: {known}",
+            param="agentkv",
+        )
+
+    def _require_supported(self) -> None:
         """Refuse parameters that would change the reply and are not supported."""
         if found := find_unsupported(self.model_extra or {}, self._unsupported):
             name, instead = found
@@ -215,31 +243,44 @@ class _Request(Constraints):
                 f"{name} is not supported; {instead}", param=name, code="unsupported_value"
             )
 
-    def text_constraint(self) -> Constraint | None:
+    def _text_constraint(self) -> Constraint | None:
         """Return what constrains the text of the reply; None for free text."""
         given, format = self.constraint(), self.response_format.constraint()
         if given is not None and format is not None:
             raise exclusive(given.name, "response_format")
         return given or format
 
-    def stopping(self, max_tokens: int | None) -> dict[str, Any]:
-        """Return the fields of `Ask` that say where the reply may end."""
-        if self.min_tokens > (self.min_tokens if max_tokens is None else max_tokens):
+    def _job(
+        self,
+        session: SessionQuery,
+        prompt: Chat | str,
+        send: Send,
+        deadline: float,
+        *,
+        max_tokens: int | None,
+        **own: Any,
+    ) -> EngineJob:
+        """Return a job with the parameters that both endpoints share."""
+        if max_tokens is not None and self.min_tokens > max_tokens:
             raise RequestError(
                 f"min_tokens is {self.min_tokens}, and the reply has at most {max_tokens} tokens",
                 param="min_tokens",
             )
-        return {
-            "stops": self.stops,
-            "min_tokens": self.min_tokens,
-            "ignores_end": self.ignore_eos,
-        }
-
-    @property
-    def _sampling_temperature(self) -> float:
-        """The temperature; greedy where logits divided by it would leave the range of float32."""
-        given = 1.0 if self.temperature is None else self.temperature
-        return given if given >= _LEAST_TEMPERATURE else 0.0
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return EngineJob(
+            session,
+            prompt,
+            send,
+            deadline,
+            max_tokens=max_tokens,
+            temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
+            top_p=self.top_p or 1.0,
+            seed=self.seed,
+            stops=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            min_tokens=self.min_tokens,
+            ignores_end=self.ignore_eos,
+            **own,
+        )
 
 
 class ChatRequest(_Request):
@@ -259,13 +300,15 @@ class ChatRequest(_Request):
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 
-    def ask(self, template: MessageTemplate, wanted: Wanted) -> Ask:
-        """Return what the engine is asked.
+    def job(
+        self, template: MessageTemplate, session: SessionQuery, send: Send, deadline: float
+    ) -> EngineJob:
+        """Return the job of the engine; `send` and `deadline` are as there.
 
         Raises:
-            RequestError: parameters that contradict each other.
+            RequestError: parameters that are not supported, or contradict each other.
         """
-        self.require_supported()
+        self._require_supported()
         if self.parallel_tool_calls is False and self.tools and self.tool_choice in (None, "auto"):
             raise RequestError(
                 "parallel_tool_calls is not supported where the model decides; leave it out",
@@ -280,35 +323,23 @@ class ChatRequest(_Request):
                 "continue_final_message out",
                 param="continue_final_message",
             )
-        thinks = self.chat_template_kwargs.enable_thinking
-        if grammar is not None or self.reasoning_effort == "none":
+        thinks, effort = self.chat_template_kwargs.enable_thinking, self.reasoning_effort
+        if grammar is not None:
             thinks = False
-        max_tokens = _first(self.max_completion_tokens, self.max_tokens)
-        return Ask(
-            wanted,
-            Chat(
-                messages,
-                [tool.plain() for tool in self.tools or ()],
-                thinks,
-                None if self.reasoning_effort == "none" else self.reasoning_effort,
-                prefix,
-            ),
-            max_tokens=max_tokens,
-            temperature=self._sampling_temperature,
-            top_p=self.top_p or 1.0,
-            seed=self.seed,
-            **self.stopping(max_tokens),
+        if self.reasoning_effort == "none":
+            thinks, effort = False, None
+        tools, max_tokens = self.tools or (), self.max_completion_tokens
+        functions = [Function(each.function.name, each.function.parameters) for each in tools]
+        return self._job(
+            session,
+            Chat(messages, [tool.plain() for tool in tools], thinks, effort, prefix),
+            send,
+            deadline,
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
             grammar=grammar,
             check=check,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            functions=() if self.tool_choice == "none" else self._functions,
-        )
-
-    @property
-    def _functions(self) -> tuple[Function, ...]:
-        """The functions that the model is given."""
-        return tuple(
-            Function(tool.function.name, tool.function.parameters) for tool in self.tools or ()
+            functions=() if self.tool_choice == "none" else tuple(functions),
         )
 
     def _messages(self) -> tuple[list[dict[str, Any]], str | None]:
@@ -332,9 +363,9 @@ class ChatRequest(_Request):
         return messages, str(last["content"])
 
     def _grammar(self, template: MessageTemplate) -> tuple[str | None, LateCheck]:
-        """Return the grammar of the reply, None for free text, and what is to be checked of it."""
+        """Return the grammar of the reply, None for free text, and the check of its end."""
         choice = self.tool_choice
-        text = self.text_constraint()
+        text = self._text_constraint()
         if isinstance(choice, _ToolChoice):
             name = choice.function.name
             if all(tool.function.name != name for tool in self.tools or ()):
@@ -375,25 +406,24 @@ class CompletionRequest(_Request):
     prompt: str | _FailingFast[str] | _FailingFast[int]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    def ask(self, template: MessageTemplate, wanted: Wanted) -> Ask:
-        """Return what the engine is asked.
+    def job(
+        self, template: MessageTemplate, session: SessionQuery, send: Send, deadline: float
+    ) -> EngineJob:
+        """Return the job of the engine; `send` and `deadline` are as there.
 
         Raises:
             RequestError: a parameter that is not supported.
         """
-        self.require_supported()
+        self._require_supported()
         prompt = self._prompt(template)
-        text = self.text_constraint()
-        max_tokens = 16 if self.max_tokens is None else self.max_tokens
-        return Ask(
-            wanted,
+        text = self._text_constraint()
+        return self._job(
+            session,
             prompt if isinstance(prompt, str) else template.decode(prompt),
-            None if isinstance(prompt, str) else tuple(prompt),
-            max_tokens=max_tokens,
-            temperature=self._sampling_temperature,
-            top_p=self.top_p or 1.0,
-            seed=self.seed,
-            **self.stopping(max_tokens),
+            send,
+            deadline,
+            prompt_ids=None if isinstance(prompt, str) else tuple(prompt),
+            max_tokens=16 if self.max_tokens is None else self.max_tokens,
             grammar=None if text is None else f"start: value\nvalue: {text.rule}",
             check=LateCheck(text),
             num_logprobs=self.logprobs,
@@ -408,20 +438,19 @@ class CompletionRequest(_Request):
         ids = [each for each in prompt if isinstance(each, int)]
         if len(ids) < len(prompt) or not ids:
             raise RequestError(
-                f"a request has one prompt; found {len(prompt)}; send one request each",
+                f"a request has one prompt; found {len(prompt)}; send a request for each",
                 param="prompt",
             )
         if not all(0 <= id < template.num_ids for id in ids):
             raise RequestError(
-                f"the prompt has ids that the tokenizer does not know; they end at "
-                f"{template.num_ids - 1}",
+                f"the tokenizer lacks ids of the prompt; its largest is {template.num_ids - 1}",
                 param="prompt",
             )
         return ids
 
 
 def parse(kind: type[T], body: bytes) -> T:
-    """Return the request in a body.
+    """Validate the body of a request.
 
     Raises:
         RequestError: it is not JSON, or a parameter is missing or wrong.
@@ -436,32 +465,5 @@ def parse(kind: type[T], body: bytes) -> T:
         raise RequestError(f"{param}: {first['msg']}", param=param[:100] or None) from None
 
 
-def settings_of(request: _Request, allowed: Sequence[CacheSettings]) -> CacheSettings | None:
-    """Return the settings of the cache that a request asks for; None if it asks for none.
-
-    Raises:
-        RequestError: the server does not allow them.
-    """
-    ours = request.agentkv
-    if ours.policy is None and ours.budget is None:
-        return None
-    policy = ours.policy or allowed[0].policy
-    fitting = [
-        each
-        for each in allowed
-        if each.policy == policy and ours.budget in (None, each.budget, str(each.budget))
-    ]
-    if not fitting:
-        known = ", ".join(f"{each.policy} ({each.budget})" for each in allowed)
-        raise RequestError(
-            f"this server has no policy {policy} with the budget {ours.budget}; it has: {known}",
-            param="agentkv",
-        )
-    return fitting[0]
-
-
 _LEAST_TEMPERATURE = 0.001
-
-
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+"""Below it the reply is greedy: divided by it, logits would leave the range of float32."""

@@ -4,171 +4,160 @@ import json
 import secrets
 import string
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from agentkv.dialog.calls import Call
-from agentkv.dialog.reply_parts import Part
+from agentkv.dialog.reply_parts import TextPart
 from agentkv.models.model import ContextLimit
 from agentkv.serve.body import RequestError
 from agentkv.serve.job import (
     REFUSALS,
-    Finished,
     MemoryLimit,
     QueueFull,
+    ReplyDelta,
+    ReplyEnd,
+    ReplyToken,
     SchemaViolated,
     Stopping,
-    Token,
     TopToken,
-    Wrote,
 )
 from agentkv.serve.sessions import NoSuchSession, SessionConflict
 
 Json = dict[str, Any]
 
-
-def usage_of(finished: Finished) -> Json:
-    """Return OpenAI's usage of a request, with what the cache holds in `agentkv`."""
-    return {
-        "prompt_tokens": finished.num_prompt,
-        "completion_tokens": finished.num_written,
-        "total_tokens": finished.num_prompt + finished.num_written,
-        "prompt_tokens_details": {"cached_tokens": finished.num_cached},
-        "completion_tokens_details": {"reasoning_tokens": finished.num_thought},
-        "agentkv": {"session": finished.session, "slot": finished.slot, **finished.cache},
-    }
+_ERRORS: dict[type[Exception], tuple[int, str]] = {
+    ContextLimit: (400, "context_length_exceeded"),
+    NoSuchSession: (404, "no_such_session"),
+    SessionConflict: (409, "session_conflict"),
+    MemoryLimit: (400, "memory_limit_exceeded"),
+    SchemaViolated: (422, "schema_violated"),
+    TimeoutError: (504, "timeout"),
+    QueueFull: (429, "queue_full"),
+    Stopping: (503, "stopping"),
+}
+"""HTTP status and code of errors."""
+_KINDS = {401: "authentication_error", 422: "reply_error", 429: "rate_limit_error"}
 
 
 def error_of(error: Exception) -> tuple[int, Json]:
     """Return the HTTP status and the body for an error."""
-    param = code = None
-    match error:
-        case RequestError():
-            status, param, code = error.status, error.param, error.code
-        case ContextLimit():
-            status, code = 400, "context_length_exceeded"
-        case NoSuchSession():
-            status, code = 404, "no_such_session"
-        case SessionConflict():
-            status, code = 409, "session_conflict"
-        case MemoryLimit():
-            status, code = 400, "memory_limit_exceeded"
-        case SchemaViolated():
-            status, code = 422, "schema_violated"
-        case TimeoutError():
-            status, code = 504, "timeout"
-        case QueueFull():
-            status, code = 429, "queue_full"
-        case Stopping():
-            status, code = 503, "stopping"
-        case _ if isinstance(error, REFUSALS):
-            status = 400
-        case _:
-            status = 500
-            error = RuntimeError("the server failed to answer; its log says more")
-    kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
-    if status == 429:
-        kind = "rate_limit_error"
-    if status == 401:
-        kind = "authentication_error"
-    if status == 422:
-        kind = "reply_error"
-    body = {"message": str(error), "type": kind, "param": param, "code": code}
-    return status, {"error": body}
+    param = None
+    status, code = next(
+        (each for kind, each in _ERRORS.items() if isinstance(error, kind)), (400, None)
+    )
+    if isinstance(error, RequestError):
+        status, param, code = error.status, error.param, error.code
+    elif code is None and not isinstance(error, REFUSALS):
+        status, error = 500, RuntimeError("the server failed to answer; its log says more")
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return status, {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
 
 
-class Answer(Protocol):
-    """The form of one endpoint's answers; it collects what a reply is."""
+@dataclass(slots=True)
+class OpenAIAnswer(ABC):
+    """The answer of one endpoint; it collects what the reply is."""
+
+    _PREFIX: ClassVar[str]
+    _CHUNK: ClassVar[str]
+    """Name of the object that a chunk is."""
+
+    model: str
+    calls: list[Call] = field(default_factory=list)
+    """Calls in the reply."""
+    _content: list[str] = field(default_factory=list)
+    _id: str = field(init=False)
+    _created: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._id = f"{self._PREFIX}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
 
     @property
     def text(self) -> str:
         """Text of the reply, without thoughts and calls."""
-        ...
-
-    @property
-    def calls(self) -> list[Call]:
-        """Calls in the reply."""
-        ...
-
-    def chunk(self, wrote: Wrote) -> Json | None:
-        """Take what a reply has grown by, and return the chunk for it; None if it shows nothing."""
-        ...
+        return "".join(self._content)
 
     def first_chunk(self) -> Json | None:
-        """Return the chunk that begins a stream."""
-        ...
+        """Return the chunk that begins a stream; None if it begins with the reply."""
+        return None
 
-    def last_chunk(self, finished: Finished) -> Json:
+    @abstractmethod
+    def chunk(self, delta: ReplyDelta) -> Json | None:
+        """Take what a reply has grown by, and return the chunk for it; None if it shows nothing."""
+
+    @abstractmethod
+    def last_chunk(self, end: ReplyEnd) -> Json:
         """Return the chunk that says why the reply ended."""
-        ...
 
-    def whole(self, finished: Finished) -> Json:
+    @abstractmethod
+    def whole(self, end: ReplyEnd) -> Json:
         """Return the whole answer."""
-        ...
 
-    def usage_chunk(self, finished: Finished) -> Json:
+    def usage_chunk(self, end: ReplyEnd) -> Json:
         """Return the chunk with the usage."""
-        ...
+        return {**self._body(self._CHUNK, {}, end), "choices": []}
+
+    def _body(self, kind: str, choice: Json, end: ReplyEnd | None = None) -> Json:
+        """Return a body with one choice; with the usage if the reply has ended."""
+        body: Json = {"id": self._id, "object": kind, "created": self._created}
+        body |= {"model": self.model, "choices": [{"index": 0, **choice}]}
+        return body if end is None else {**body, "usage": _usage_of(end)}
+
+
+def _usage_of(end: ReplyEnd) -> Json:
+    """Return OpenAI's usage of a request, with what the cache holds in `agentkv`."""
+    return {
+        "prompt_tokens": end.num_prompt,
+        "completion_tokens": end.num_written,
+        "total_tokens": end.num_prompt + end.num_written,
+        "prompt_tokens_details": {"cached_tokens": end.num_cached},
+        "completion_tokens_details": {"reasoning_tokens": end.num_thought},
+        "agentkv": {"session": end.session, "slot": end.slot, **end.cache},
+    }
 
 
 @dataclass(slots=True)
-class ChatAnswer:
-    """Answers of `/v1/chat/completions`."""
+class ChatAnswer(OpenAIAnswer):
+    """The answer of `/v1/chat/completions`."""
 
-    model: str
-    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
-    created: int = field(default_factory=lambda: int(time.time()))
-    calls: list[Call] = field(default_factory=list)
-    _content: list[str] = field(default_factory=list)
+    _PREFIX = "chatcmpl"
+    _CHUNK = "chat.completion.chunk"
+
     _reasoning: list[str] = field(default_factory=list)
     _calls: list[Json] = field(default_factory=list)
     _logprobs: list[Json] | None = None
 
-    @property
-    def text(self) -> str:
-        """Text of the reply; see `Answer`."""
-        return "".join(self._content)
-
     def first_chunk(self) -> Json:
         """Return the chunk that names the role."""
-        return self._chunk({"role": "assistant", "content": ""})
+        return self._delta({"role": "assistant", "content": ""})
 
-    def chunk(self, wrote: Wrote) -> Json | None:
-        """Return a chunk of text, thought and calls; see `Answer`."""
-        delta: Json = {}
-        for part in wrote.parts:
-            match part:
-                case Part(kind="content"):
-                    self._content.append(part.text)
-                    delta["content"] = delta.get("content", "") + part.text
-                case Part():
-                    self._reasoning.append(part.text)
-                    delta["reasoning_content"] = delta.get("reasoning_content", "") + part.text
-                case Call():
-                    call = _call(part)
-                    delta.setdefault("tool_calls", []).append({"index": len(self._calls), **call})
-                    self._calls.append(call)
-                    self.calls.append(part)
-        logprobs = None
-        if wrote.tokens:
-            noted = [_chat_logprob(token) for token in wrote.tokens]
-            self._logprobs = [*(self._logprobs or ()), *noted]
-            logprobs = {"content": noted, "refusal": None}
-        if not delta and logprobs is None:
-            return None
-        return self._chunk(delta, logprobs=logprobs)
+    def chunk(self, delta: ReplyDelta) -> Json | None:
+        """Return a chunk of text, thought and calls."""
+        grown: Json = {}
+        for part in delta.parts:
+            if isinstance(part, Call):
+                call = _call(part)
+                grown.setdefault("tool_calls", []).append({"index": len(self._calls), **call})
+                self._calls.append(call)
+                self.calls.append(part)
+                continue
+            is_content = part.kind == "content"
+            (self._content if is_content else self._reasoning).append(part.text)
+            name = "content" if is_content else "reasoning_content"
+            grown[name] = grown.get(name, "") + part.text
+        if not delta.tokens:
+            return self._delta(grown) if grown else None
+        noted = [_chat_logprob(token) for token in delta.tokens]
+        self._logprobs = [*(self._logprobs or ()), *noted]
+        return self._delta(grown, logprobs={"content": noted, "refusal": None})
 
-    def last_chunk(self, finished: Finished) -> Json:
-        """Return the chunk with the reason of the end."""
-        return self._chunk({}, finished.reason)
+    def last_chunk(self, end: ReplyEnd) -> Json:
+        return self._delta({}, end.reason)
 
-    def usage_chunk(self, finished: Finished) -> Json:
-        """Return the chunk with the usage."""
-        return {**self._chunk({}), "choices": [], "usage": usage_of(finished)}
-
-    def whole(self, finished: Finished) -> Json:
-        """Return the whole answer."""
+    def whole(self, end: ReplyEnd) -> Json:
         content = self.text
         has_content = bool(content) or not self._calls
         message: Json = {"role": "assistant", "content": content if has_content else None}
@@ -178,70 +167,46 @@ class ChatAnswer:
         if self._calls:
             message["tool_calls"] = self._calls
         logprobs = None if self._logprobs is None else {"content": self._logprobs, "refusal": None}
-        choice = {"message": message, "finish_reason": finished.reason, "logprobs": logprobs}
-        return {**_envelope(self, "chat.completion", choice), "usage": usage_of(finished)}
+        choice = {"message": message, "finish_reason": end.reason, "logprobs": logprobs}
+        return self._body("chat.completion", choice, end)
 
-    def _chunk(self, delta: Json, reason: str | None = None, logprobs: Json | None = None) -> Json:
+    def _delta(self, delta: Json, reason: str | None = None, logprobs: Json | None = None) -> Json:
         choice = {"delta": delta, "finish_reason": reason, "logprobs": logprobs}
-        return _envelope(self, "chat.completion.chunk", choice)
+        return self._body(self._CHUNK, choice)
 
 
 @dataclass(slots=True)
-class CompletionAnswer:
-    """Answers of `/v1/completions`."""
+class CompletionAnswer(OpenAIAnswer):
+    """The answer of `/v1/completions`."""
 
-    model: str
-    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
-    created: int = field(default_factory=lambda: int(time.time()))
-    calls: list[Call] = field(default_factory=list)
-    _text: list[str] = field(default_factory=list)
-    _tokens: list[Token] = field(default_factory=list)
+    _PREFIX = "cmpl"
+    _CHUNK = "text_completion"
 
-    @property
-    def text(self) -> str:
-        """Text of the reply; see `Answer`."""
-        return "".join(self._text)
+    _tokens: list[ReplyToken] = field(default_factory=list)
 
-    def first_chunk(self) -> None:
-        """Return None: a stream begins with its text."""
+    def chunk(self, delta: ReplyDelta) -> Json | None:
+        """Return a chunk of text."""
+        text = "".join(part.text for part in delta.parts if isinstance(part, TextPart))
+        self._content.append(text)
+        self._tokens += delta.tokens
+        return self._choice(text, None, delta.tokens) if text or delta.tokens else None
 
-    def chunk(self, wrote: Wrote) -> Json | None:
-        """Return a chunk of text; see `Answer`."""
-        text = "".join(part.text for part in wrote.parts if isinstance(part, Part))
-        self._text.append(text)
-        self._tokens += wrote.tokens
-        if not text and not wrote.tokens:
-            return None
-        return self._answer(text, None, wrote.tokens)
+    def last_chunk(self, end: ReplyEnd) -> Json:
+        return self._choice("", end.reason, ())
 
-    def last_chunk(self, finished: Finished) -> Json:
-        """Return the chunk with the reason of the end."""
-        return self._answer("", finished.reason, ())
+    def whole(self, end: ReplyEnd) -> Json:
+        return self._choice(self.text, end.reason, self._tokens, end)
 
-    def usage_chunk(self, finished: Finished) -> Json:
-        """Return the chunk with the usage."""
-        return {**self._answer("", None, ()), "choices": [], "usage": usage_of(finished)}
-
-    def whole(self, finished: Finished) -> Json:
-        """Return the whole answer."""
-        answer = self._answer(self.text, finished.reason, self._tokens)
-        return {**answer, "usage": usage_of(finished)}
-
-    def _answer(self, text: str, reason: str | None, tokens: Sequence[Token]) -> Json:
+    def _choice(
+        self,
+        text: str,
+        reason: str | None,
+        tokens: Sequence[ReplyToken],
+        end: ReplyEnd | None = None,
+    ) -> Json:
         logprobs = _completion_logprobs(tokens) if tokens else None
         choice = {"text": text, "finish_reason": reason, "logprobs": logprobs}
-        return _envelope(self, "text_completion", choice)
-
-
-def _envelope(answer: ChatAnswer | CompletionAnswer, kind: str, choice: Json) -> Json:
-    """Return a body with one choice."""
-    return {
-        "id": answer.id,
-        "object": kind,
-        "created": answer.created,
-        "model": answer.model,
-        "choices": [{"index": 0, **choice}],
-    }
+        return self._body(self._CHUNK, choice, end)
 
 
 def _call(call: Call) -> Json:
@@ -252,12 +217,12 @@ def _call(call: Call) -> Json:
     return {"id": id, "type": "function", "function": function}
 
 
-def _logprob(token: Token) -> float:
+def _logprob(token: ReplyToken) -> float:
     """Return a token's log-probability; 0 for one that the grammar forced."""
     return 0.0 if token.logprob is None else token.logprob.value
 
 
-def _chat_logprob(token: Token) -> Json:
+def _chat_logprob(token: ReplyToken) -> Json:
     return {
         "token": token.text,
         "logprob": _logprob(token),
@@ -273,7 +238,7 @@ def _numbers(data: bytes | None) -> list[int] | None:
     return None if data is None else list(data)
 
 
-def _completion_logprobs(tokens: Sequence[Token]) -> Json:
+def _completion_logprobs(tokens: Sequence[ReplyToken]) -> Json:
     return {
         "tokens": [_name(token) for token in tokens],
         "token_logprobs": [_logprob(token) for token in tokens],
@@ -282,7 +247,7 @@ def _completion_logprobs(tokens: Sequence[Token]) -> Json:
     }
 
 
-def _name(token: Token | TopToken) -> str:
+def _name(token: ReplyToken | TopToken) -> str:
     """Return a token's name where nothing else shows its bytes."""
     is_text = token.data is None or token.data == token.text.encode()
     return token.text if is_text else f"bytes:{token.text}"

@@ -1,4 +1,4 @@
-"""One session of the server: a stream of ids, the cache that reads it, and places to return to."""
+"""One session of the server: a stream of ids, the cache that reads it, and points to resume at."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ functions and one of each message, or the text of raw prompts and replies."""
 
 def chat_history(chat: Chat) -> tuple[str, ...]:
     """Return the history that a chat asks for."""
-    first = digest({"tools": list(chat.tools), "effort": chat.effort})
+    first = _digest({"tools": list(chat.tools), "effort": chat.effort})
     return (first, *(message_digest(message) for message in chat.messages))
 
 
@@ -38,11 +38,10 @@ def message_digest(message: Message) -> str:
         for call in message.get("tool_calls") or ()
     ]
     said = [message["role"], content.strip() if is_reply else content, calls]
-    return digest([*said, message.get("name")])
+    return _digest([*said, message.get("name")])
 
 
-def digest(value: Any) -> str:
-    """Return a digest of a JSON value."""
+def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -55,24 +54,19 @@ def _value(arguments: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a stream where another message may follow."""
+class ResumePoint:
+    """A point in a stream where another message may follow."""
 
     length: int
     """Items of the history before it."""
     seen: int = 0
-    """Ids that the cache has read at this place."""
+    """Ids that the cache has read at this point."""
     num_read: int = 0
     """Messages before it. 0 if the last one is no reply of the model's."""
     unread: tuple[int, ...] = ()
-    """Ids before it that the cache has not read at this place."""
+    """Ids before it that the cache has not read at this point."""
     snapshot: Snapshot | None = field(default=None, repr=False)
-    """State of the cache at this place; None where the cache itself is there."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the snapshot."""
-        return 0 if self.snapshot is None else self.snapshot.nbytes
+    """State of the cache at this point; None where the cache itself is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ class CacheSettings:
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class ServedSession:
     """A conversation with one client, whose cache is in memory or on disk."""
 
     owner: str
@@ -98,10 +92,10 @@ class Session:
     """None while it is on disk, and before the first request."""
     history: History = ()
     """What the stream holds."""
-    end: Place = Place(0)
+    end: ResumePoint = ResumePoint(0)
     """The end of the stream."""
-    snapshots: list[Place] = field(default_factory=list)
-    """Earlier places, in order."""
+    snapshots: list[ResumePoint] = field(default_factory=list)
+    """Earlier points, in order."""
     is_busy: bool = False
     """True while a request is answered."""
     is_stored: bool = False
@@ -131,7 +125,8 @@ class Session:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, snapshots included."""
-        return self.cache_nbytes + sum(place.nbytes for place in self.snapshots)
+        snapshots = (point.snapshot for point in self.snapshots)
+        return self.cache_nbytes + sum(each.nbytes for each in snapshots if each is not None)
 
     @property
     def cache_nbytes(self) -> int:
@@ -139,29 +134,29 @@ class Session:
         cache = self.cache
         return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
 
-    def nearest(self, history: History, *, only_snapshots: bool = False) -> Place | None:
-        """Return the place from which `history` needs the least reading.
+    def nearest(self, history: History, *, only_snapshots: bool = False) -> ResumePoint | None:
+        """Return the point from which `history` needs the least reading.
 
-        None if it shares no place with this session, or asks for something else.
+        None if it shares no point with this session, or asks for something else.
         """
         if type(history) is not type(self.history):
             return None
         shared = common_start(self.history, history)
-        places = [*([] if only_snapshots else [self.end]), *reversed(self.snapshots)]
-        fitting = [place for place in places if 0 < place.length <= shared]
-        return max(fitting, key=lambda place: place.length, default=None)
+        points = [*([] if only_snapshots else [self.end]), *reversed(self.snapshots)]
+        fitting = [point for point in points if 0 < point.length <= shared]
+        return max(fitting, key=lambda point: point.length, default=None)
 
-    def return_to(self, place: Place) -> None:
-        """Put the cache into its state at `place`, and forget all that came after it."""
-        if place.snapshot is None:
+    def return_to(self, point: ResumePoint) -> None:
+        """Restore the cache's state at `point`, and forget all that came after it."""
+        if point.snapshot is None:
             return
         assert self.cache is not None
-        self.cache.restore(place.snapshot)
-        self.snapshots = [each for each in self.snapshots if each.length <= place.length]
-        self.history, self.end = self.history[: place.length], place
+        self.cache.restore(point.snapshot)
+        self.snapshots = [each for each in self.snapshots if each.length <= point.length]
+        self.history, self.end = self.history[: point.length], point
 
-    def note(self, place: Place, *, limit: int) -> None:
-        """Keep a snapshot of the cache at `place`, of at most `limit` ones.
+    def take_snapshot(self, point: ResumePoint, *, limit: int) -> None:
+        """Keep a snapshot of the cache at `point`, of at most `limit` ones.
 
         The first and the latest stay; of the others, the one leaves that is nearest to its
         neighbors (our choice: what remains is spread over the stream).
@@ -169,8 +164,8 @@ class Session:
         if limit < 1:
             return
         assert self.cache is not None
-        taken = replace(place, snapshot=self.cache.snapshot())
-        self.snapshots = [each for each in self.snapshots if each.length != place.length] + [taken]
+        taken = replace(point, snapshot=self.cache.snapshot())
+        self.snapshots = [each for each in self.snapshots if each.length != point.length] + [taken]
         while len(self.snapshots) > limit:
             if len(self.snapshots) < 3:
                 del self.snapshots[0]
@@ -182,7 +177,7 @@ class Session:
 
     def forget(self) -> None:
         """Empty the session."""
-        self.cache, self.history, self.end, self.snapshots = None, (), Place(0), []
+        self.cache, self.history, self.end, self.snapshots = None, (), ResumePoint(0), []
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from agentkv.models.saved import (
     read,
     save,
 )
-from agentkv.serve.session import CacheSettings, History, Place, Session
+from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class SessionConflict(ValueError):
-    """A request that names a session which it cannot continue."""
+    """A request names a session that it cannot continue."""
 
 
 class NoSuchSession(ValueError):
-    """A slot or a file that holds no session of this owner."""
+    """A slot or a file holds no session of this owner."""
 
 
 class _SavedSession(SavedState):
@@ -55,13 +55,17 @@ class _SavedSession(SavedState):
     def settings(self) -> CacheSettings:
         return CacheSettings(self.policy, self.budget)
 
+    @property
+    def stream(self) -> History:
+        return self.history if isinstance(self.history, str) else tuple(self.history)
+
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionQuery:
     """The session that a request asks for."""
 
     owner: str
-    settings: CacheSettings | None
+    settings: CacheSettings | None = None
     """None: those of the session, or the server's first ones."""
     key: str | None = None
     """Name of the sessions among which the one with most of the conversation is taken."""
@@ -72,27 +76,28 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Where a request goes on."""
+class SessionMatch:
+    """The session that a request continues, and from where."""
 
-    session: Session | None
-    """The session; None makes a new one."""
-    place: Place | None
-    """None if everything must be read."""
-    source: Session | None = None
-    """Another session that has the place; None if `session` has it."""
+    settings: CacheSettings
+    session: ServedSession | None
+    """None makes a new one."""
+    point: ResumePoint | None = None
+    """None reads everything."""
+    source: ServedSession | None = None
+    """Another session that has the point; None if `session` has it."""
 
 
-class Sessions:
-    """The sessions of all owners.
+class SessionStore:
+    """The sessions of all owners, for one thread.
 
-    Used by one thread. A session that is not in memory has its files in the folder; those that were
-    saved by name lie beside them.
+    A session that is not in memory has its files in the folder; sessions that were saved by name
+    lie beside them.
 
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
-        settings: those of a session whose request gives none.
+        policies: settings of caches that requests may choose among; the first is the default.
         folder: where sessions are put on disk; what lies there from an earlier server is found.
         memory: bytes of all caches and snapshots in memory.
         outlives: whether another server may use the folder later.
@@ -105,7 +110,7 @@ class Sessions:
         self,
         model: Any,
         new_cache: Callable[[CacheSettings], Cache],
-        settings: CacheSettings,
+        policies: Sequence[CacheSettings],
         folder: Path,
         *,
         memory: int,
@@ -113,11 +118,11 @@ class Sessions:
         max_sessions: int = 1024,
         max_snapshots: int = 4,
     ) -> None:
-        self._model, self.new_cache, self.settings = model, new_cache, settings
+        self._model, self.new_cache, self.policies = model, new_cache, policies
         self.folder, self.memory = folder, memory
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
-        self._sessions: list[Session] = []
+        self._sessions: list[ServedSession] = []
         self.num_spills = self.num_loads = 0
         """Sessions that went to disk, and that came back."""
         self.peak_nbytes = 0
@@ -125,7 +130,7 @@ class Sessions:
         make_folder(folder)
         self._find_stored()
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ServedSession]:
         return iter(self._sessions)
 
     @property
@@ -135,7 +140,7 @@ class Sessions:
 
     # ---- finding
 
-    def find(self, wanted: Wanted, history: History) -> Found | None:
+    def find(self, query: SessionQuery, history: History) -> SessionMatch | None:
         """Return where a request goes on. Nothing changes.
 
         A session that was asked for by name or slot is taken as it is. Otherwise the request
@@ -150,82 +155,80 @@ class Sessions:
         Raises:
             SessionConflict: the session that was asked for has another policy or budget.
         """
-        settings = wanted.settings or self.settings
-        exact = self._exact(wanted)
+        settings = query.settings or self.policies[0]
+        exact = self._exact(query)
         if exact is not None:
             if exact.is_busy:
                 return None
-            if wanted.settings not in (None, exact.settings):
+            if query.settings not in (None, exact.settings):
                 raise SessionConflict(
                     f"session {exact.label!r} has the policy {exact.settings.policy} and the "
                     f"budget {exact.settings.budget}; give another session, or erase its slot "
                     "first"
                 )
             settings = exact.settings
-            if (place := exact.nearest(history)) is not None:
-                return Found(exact, place)
-        others = [each for each in self._of(wanted.owner) if each.settings == settings]
-        if wanted.name is None and wanted.slot is None:
-            idle = [each for each in others if each.name == wanted.key and not each.is_busy]
-            same = _most(idle, lambda session: session.nearest(history))
+            if (point := exact.nearest(history)) is not None:
+                return SessionMatch(settings, exact, point)
+        others = [each for each in self.of(query.owner) if each.settings == settings]
+        if query.name is None and query.slot is None:
+            idle = [each for each in others if each.name == query.key and not each.is_busy]
+            same = _furthest(idle, lambda session: session.nearest(history))
             if same is not None and _continues(*same):
-                return Found(*same)
-        begun = _most(others, lambda session: session.nearest(history, only_snapshots=True))
+                return SessionMatch(settings, *same)
+        begun = _furthest(others, lambda session: session.nearest(history, only_snapshots=True))
         if begun is None:
-            return Found(exact, None)
-        source, place = begun
-        return Found(exact, place, source)
+            return SessionMatch(settings, exact)
+        source, point = begun
+        return SessionMatch(settings, exact, point, source)
 
-    def _exact(self, wanted: Wanted) -> Session | None:
+    def _exact(self, query: SessionQuery) -> ServedSession | None:
         """Return the session that is asked for by slot or name; None if there is none yet."""
-        own = self._of(wanted.owner)
-        if wanted.slot is not None:
-            return next((each for each in own if each.slot == wanted.slot), None)
-        if wanted.name is None:
-            return None
-        named = [each for each in own if each.name == wanted.name]
+        if query.slot is not None:
+            return self._at(query.owner, query.slot)
+        own = self.of(query.owner) if query.name is not None else ()
+        named = [each for each in own if each.name == query.name]
         return max(named, key=lambda session: session.used_at, default=None)
 
-    def turn(self, wanted: Wanted) -> Hashable:
-        """Return what requests have in common that take turns in the order in which they came; None
-        for one that waits for no other."""
-        session = self._exact(wanted)
+    def _at(self, owner: str, slot: int) -> ServedSession | None:
+        return next((each for each in self.of(owner) if each.slot == slot), None)
+
+    def turn(self, query: SessionQuery) -> Hashable:
+        """Return what requests share that are answered in the order in which they came; None for a
+        request that waits for no other."""
+        session = self._exact(query)
         if session is not None:
             return session.id
-        if wanted.slot is None and wanted.name is None:
+        if query.slot is None and query.name is None:
             return None
-        return wanted.owner, wanted.slot, wanted.name
+        return query.owner, query.slot, query.name
 
-    def at(self, owner: str, slot: int) -> Session:
+    def at(self, owner: str, slot: int) -> ServedSession:
         """Return an owner's session by its number.
 
         Raises:
             NoSuchSession: there is none.
         """
-        found = next((each for each in self._of(owner) if each.slot == slot), None)
+        found = self._at(owner, slot)
         if found is None:
-            numbers = ", ".join(str(each.slot) for each in self._of(owner)) or "none"
+            numbers = ", ".join(str(each.slot) for each in self.of(owner)) or "none"
             raise NoSuchSession(f"there is no slot {slot}; the slots in use: {numbers}")
         return found
 
-    def of(self, owner: str) -> list[Session]:
-        """Return an owner's sessions by number."""
-        return sorted(self._of(owner), key=lambda session: session.slot)
-
-    def _of(self, owner: str) -> list[Session]:
+    def of(self, owner: str) -> list[ServedSession]:
+        """Return an owner's sessions, oldest first."""
         return [session for session in self._sessions if session.owner == owner]
 
     def _add(
         self, owner: str, settings: CacheSettings, name: str | None, slot: int | None
-    ) -> Session:
-        own = self._of(owner)
+    ) -> ServedSession:
+        own = self.of(owner)
         idle = [session for session in own if not session.is_busy]
         if len(own) >= self._max_sessions and idle:
             self.erase(min(idle, key=lambda s: (s.name is not None, s.used_at)))
-        taken = {session.slot for session in self._of(owner)}
+        taken = {session.slot for session in self.of(owner)}
         if slot is None or slot in taken:
             slot = next(i for i in range(len(taken) + 1) if i not in taken)
-        session = Session(owner, name, slot, settings)
+        session = ServedSession(owner, name, slot, settings)
         self._sessions.append(session)
         return session
 
@@ -237,63 +240,63 @@ class Sessions:
         return sum(session.growth for session in self._sessions if session.is_busy)
 
     def begin(
-        self, found: Found, wanted: Wanted, history: History, bound: int
-    ) -> tuple[Session, Place | None]:
-        """Make room, and bring a session into memory and to a place; it is busy from now on.
+        self, match: SessionMatch, query: SessionQuery, history: History, bound: int
+    ) -> tuple[ServedSession, ResumePoint | None]:
+        """Make room, and bring a session into memory and to a point; it is busy from now on.
 
         Args:
             history: what the request asks for.
             bound: the most bytes that the cache will have when the request is answered.
 
         Returns:
-            The session, and the place. None if everything must be read, also where the session's
-            files could not be.
+            The session, and the point; None if everything must be read, as where the session's
+            files cannot be.
         """
-        session, place = found.session, found.place
+        session, point, source = match.session, match.point, match.source
         if session is None:
-            settings = wanted.settings or self.settings
-            session = self._add(wanted.owner, settings, wanted.name or wanted.key, wanted.slot)
+            name = query.name or query.key
+            session = self._add(query.owner, match.settings, name, query.slot)
         session.is_busy, session.bound, session.used_at = True, bound, time.monotonic()
         self.make_room()
         try:
-            if place is not None and found.source is None and session.cache is None:
+            if point is not None and source is None and session.cache is None:
                 session.cache = self._load(session)
-                place = None if session.cache is None else place
-            if place is None or found.source is not None:
+                point = None if session.cache is None else point
+            if point is None or source is not None:
                 self._discard_files(session)
                 session.forget()
                 session.cache = self.new_cache(session.settings)
-            if found.source is not None and place is not None:
-                assert session.cache is not None and place.snapshot is not None
-                session.cache.origin = place.snapshot.origin
-                session.history, session.snapshots = history[: place.length], [place]
-            if place is not None:
-                session.return_to(place)
+            if source is not None and point is not None:
+                assert session.cache is not None and point.snapshot is not None
+                session.cache.origin = point.snapshot.origin
+                session.history, session.snapshots = history[: point.length], [point]
+            if point is not None:
+                session.return_to(point)
         except BaseException:
             session.is_busy = False
             self.erase(session)
             raise
-        return session, place
+        return session, point
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ServedSession) -> None:
         """Let a session rest, and put others on disk until all fit into memory."""
         session.is_busy, session.bound, session.used_at = False, 0, time.monotonic()
         self.make_room()
 
-    def note(self, session: Session, place: Place) -> None:
-        """Keep a snapshot at a place, if memory has room for it."""
+    def take_snapshot(self, session: ServedSession, point: ResumePoint) -> None:
+        """Keep a snapshot at a point, if memory has room for it."""
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         if self.nbytes + session.cache_nbytes + self.reserved > self.memory:
             return
         try:
-            session.note(place, limit=self._max_snapshots)
+            session.take_snapshot(point, limit=self._max_snapshots)
         except Exception as error:  # such as a device without memory: there is no snapshot then
             _log.warning("no snapshot of session %r could be taken: %s", session.label, error)
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def make_room(self) -> None:
-        """Drop snapshots and put idle sessions on disk until all fits into memory, with the bytes
-        by which busy sessions may still grow.
+        """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
+        of busy sessions.
 
         The least recently used goes first. Busy sessions lose their snapshots last.
         """
@@ -306,7 +309,7 @@ class Sessions:
             if self.nbytes + self.reserved > self.memory and not session.is_busy:
                 self.spill(session)
 
-    def spill(self, session: Session) -> None:
+    def spill(self, session: ServedSession) -> None:
         """Put an idle session on disk. One that cannot be written is erased."""
         if session.cache is None:
             return
@@ -329,7 +332,7 @@ class Sessions:
         for session in list(self._sessions) if self._outlives else ():
             self.spill(session)
 
-    def erase(self, session: Session) -> int:
+    def erase(self, session: ServedSession) -> int:
         """Erase a session, its files too; return the ids that its stream had."""
         num_ids = session.num_ids
         self._discard_files(session)
@@ -350,7 +353,7 @@ class Sessions:
 
     # ---- saving by name
 
-    def save(self, session: Session, file_name: str) -> tuple[int, int]:
+    def save(self, session: ServedSession, file_name: str) -> tuple[int, int]:
         """Save an idle session by name; return its ids and the bytes written.
 
         Raises:
@@ -364,14 +367,14 @@ class Sessions:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
         if session.cache is None:
             session.cache = self._load(session)
-            if session.cache is None:
-                self.erase(session)
-                raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
+        if session.cache is None:
+            self.erase(session)
+            raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
         self._write(session, folder)
         self.make_room()
         return session.num_ids, _size(folder)
 
-    def restore(self, owner: str, slot: int, file_name: str) -> tuple[Session, int]:
+    def restore(self, owner: str, slot: int, file_name: str) -> tuple[ServedSession, int]:
         """Put a saved session into a slot, in place of what is there; return it and the bytes read.
 
         Raises:
@@ -387,8 +390,7 @@ class Sessions:
         if saved.owner != owner:
             raise NoSuchSession(f"no session was saved as {file_name!r}")
         cache = load_cache(self._model, self.new_cache(saved.settings), folder, saved)
-        old = next((each for each in self._of(owner) if each.slot == slot), None)
-        if old is not None:
+        if (old := self._at(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
@@ -402,15 +404,15 @@ class Sessions:
     def _named_folder(self, owner: str, file_name: str) -> Path:
         if not _FILE_NAME.fullmatch(file_name):
             raise NoSuchSession(
-                f"{file_name!r} is no name of a saved session: letters, digits, dots, hyphens and "
-                "underscores, at most 128, the first one a letter or a digit"
+                f"{file_name!r} cannot name a saved session; a name has at most 128 letters, "
+                "digits, dots, hyphens and underscores, and begins with a letter or a digit"
             )
         return self.folder / "saved" / owner / file_name
 
-    def _folder_of(self, session: Session) -> Path:
+    def _folder_of(self, session: ServedSession) -> Path:
         return self.folder / "sessions" / session.id
 
-    def _write(self, session: Session, folder: Path) -> None:
+    def _write(self, session: ServedSession, folder: Path) -> None:
         assert session.cache is not None
         history = session.history
         saved = _SavedSession(
@@ -428,13 +430,13 @@ class Sessions:
         )
         save(saved, session.cache, folder)
 
-    def _load(self, session: Session) -> Cache | None:
+    def _load(self, session: ServedSession) -> Cache | None:
         folder = self._folder_of(session)
         try:
             saved = read(_SavedSession, folder)
             if (saved.owner, saved.id) != (session.owner, session.id):
                 raise ConversationFileError(f"{folder} holds another session")
-            if _history_of(saved) != session.history:
+            if saved.stream != session.history:
                 raise ConversationFileError(f"{folder} holds another state of the session")
             cache = load_cache(self._model, self.new_cache(session.settings), folder, saved)
         except (ConversationFileError, CacheFileError) as error:
@@ -443,10 +445,10 @@ class Sessions:
         self.num_loads += 1
         return cache
 
-    def _discard_files(self, session: Session) -> None:
-        """Remove the files of a session whose stream begins anew, or that is no more.
+    def _discard_files(self, session: ServedSession) -> None:
+        """Remove the files of a session that is erased or whose stream begins anew.
 
-        Those of a session that goes on stay: after a crash it returns to what they hold.
+        A session that goes on keeps its files: after a crash it returns to what they hold.
         """
         if session.is_stored:
             shutil.rmtree(self._folder_of(session), ignore_errors=True)
@@ -470,32 +472,28 @@ class Sessions:
             session.is_stored = True
 
 
-def _continues(session: Session, place: Place) -> bool:
-    """Return True if a request that goes on from a place belongs to the session's conversation."""
-    shares_reply = place.num_read > 0 or isinstance(session.history, str)
-    return shares_reply and 2 * place.length >= len(session.history)
+def _continues(session: ServedSession, point: ResumePoint) -> bool:
+    """Return whether a request that resumes at a point belongs to the session's conversation."""
+    shares_reply = point.num_read > 0 or isinstance(session.history, str)
+    return shares_reply and 2 * point.length >= len(session.history)
 
 
-def _most(
-    sessions: list[Session], nearest: Callable[[Session], Place | None]
-) -> tuple[Session, Place] | None:
-    """Return the session with the place that is furthest along, and the place."""
-    found = [(session, place) for session in sessions if (place := nearest(session)) is not None]
+def _furthest(
+    sessions: list[ServedSession], nearest: Callable[[ServedSession], ResumePoint | None]
+) -> tuple[ServedSession, ResumePoint] | None:
+    """Return the session with the point that is furthest along, and the point."""
+    found = [(session, point) for session in sessions if (point := nearest(session)) is not None]
     return max(found, key=lambda pair: pair[1].length, default=None)
 
 
-def _fill(session: Session, saved: _SavedSession) -> None:
-    session.history = _history_of(saved)
-    session.end = Place(
-        len(session.history), saved.seen, num_read=saved.num_read, unread=tuple(saved.unread)
+def _fill(session: ServedSession, saved: _SavedSession) -> None:
+    session.history = saved.stream
+    session.end = ResumePoint(
+        len(saved.history), saved.seen, num_read=saved.num_read, unread=tuple(saved.unread)
     )
 
 
-def _history_of(saved: _SavedSession) -> History:
-    return saved.history if isinstance(saved.history, str) else tuple(saved.history)
-
-
-def _require_idle(session: Session) -> None:
+def _require_idle(session: ServedSession) -> None:
     if session.is_busy:
         raise SessionConflict(f"slot {session.slot} is busy; try again when it has answered")
 

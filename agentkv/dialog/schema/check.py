@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from agentkv.dialog.schema.references import References, escaped
+from agentkv.dialog.schema.references import SchemaReferences, escaped
 from agentkv.dialog.schema.strings import StringTests
 
 _MOST_STEPS = 200_000
@@ -13,11 +13,11 @@ _MOST_STEPS = 200_000
 
 
 class CheckTooLong(RuntimeError):
-    """A schema and a value that take more than `_MOST_STEPS` to compare."""
+    """Comparing a schema and a value takes more than `_MOST_STEPS`."""
 
 
 def violation(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Return what of `value` does not follow `schema`, and where; None if all does.
+    """Return how and where `value` violates `schema`; None if it follows it.
 
     Annotations and unknown keywords are ignored.
 
@@ -35,7 +35,7 @@ class _Check:
     """One comparison of a value with a schema."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._references = References(root)
+        self._references = SchemaReferences(root)
         self._strings = StringTests()
         self._num_steps = 0
         self._known: dict[tuple[int, str], str | None] = {}

@@ -1,4 +1,4 @@
-"""A JSON schema as a grammar of replies, and what of it only the finished reply can tell.
+"""A JSON schema as a grammar of replies, and the keywords that only a finished reply can tell.
 
 llguidance enforces most keywords token by token. Others become keywords that it knows, or are
 checked when the reply is complete (`check`). What can be neither is refused by name.
@@ -11,7 +11,7 @@ from itertools import permutations
 from typing import Any
 
 from agentkv.dialog.schema.check import violation
-from agentkv.dialog.schema.references import References, SchemaError, escaped
+from agentkv.dialog.schema.references import SchemaError, SchemaReferences, escaped, shown
 from agentkv.dialog.schema.strings import (
     CHECKED,
     FREE,
@@ -75,7 +75,7 @@ class PreparedSchema:
     """True if a value of the grammar may still violate the schema."""
 
     def violation(self, value: Any) -> str | None:
-        """Return what of a finished value does not follow the schema; None if all does.
+        """Return how a finished value violates the schema; None if it follows it.
 
         Raises:
             CheckTooLong: it would take too long to say.
@@ -116,7 +116,7 @@ class _Preparation:
     """Prepares a schema and those that it refers to, which move to `$defs` under new names."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._references = root, References(root)
+        self._root, self._references = root, SchemaReferences(root)
         self._names: dict[str, str] = {}
         """Names of the definitions by the pointer to where they stand."""
         self._waiting: list[tuple[str, str, Any]] = []
@@ -143,7 +143,7 @@ class _Preparation:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
-            raise SchemaError(at, f"a schema is an object, true or false; found {_shown(schema)}")
+            raise SchemaError(at, f"a schema is an object, true or false; found {shown(schema)}")
         self._num_schemas += 1
         if self._num_schemas > _MOST_SCHEMAS:
             raise SchemaError(at, f"there are more than {_MOST_SCHEMAS} subschemas")
@@ -216,10 +216,10 @@ class _Preparation:
             names = value if isinstance(value, list) else [value]
             if wrong := [name for name in names if name not in _TYPES]:
                 raise SchemaError(
-                    at, f"there is no type {_shown(wrong[0])}; the types are {', '.join(_TYPES)}"
+                    at, f"there is no type {shown(wrong[0])}; the types are {', '.join(_TYPES)}"
                 )
         elif keyword in _NUMBERS and not isinstance(value, int | float):
-            raise SchemaError(at, f"expected a number; found {_shown(value)}")
+            raise SchemaError(at, f"expected a number; found {shown(value)}")
         elif keyword == "dependentRequired":
             _require(value, Mapping, "an object of lists", at)
             for name, each in value.items():
@@ -240,7 +240,7 @@ class _Preparation:
         try:
             wanted, unwanted = split_pattern(pattern)
         except PatternError as error:
-            raise SchemaError(at, f"the pattern {_shown(pattern)} is not known: {error}") from None
+            raise SchemaError(at, f"the pattern {shown(pattern)} is not known: {error}") from None
         self.is_checked_later |= bool(unwanted)
         return [{"pattern": each} for each in wanted]
 
@@ -256,7 +256,7 @@ class _Preparation:
         known = sorted({*OF_LLGUIDANCE, *PATTERNS, *FREE})
         raise SchemaError(
             at,
-            f"there is no format {_shown(format)} here; leave it out, write a pattern, or one of "
+            f"there is no format {shown(format)} here; leave it out, write a pattern, or one of "
             f"{', '.join(known)}",
         )
 
@@ -368,8 +368,4 @@ def _may_be_text(schema: Mapping[str, Any]) -> bool:
 
 def _require(value: Any, kind: Any, name: str, at: str) -> None:
     if not isinstance(value, kind):
-        raise SchemaError(at, f"expected {name}; found {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:100]
+        raise SchemaError(at, f"expected {name}; found {shown(value)}")

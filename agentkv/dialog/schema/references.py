@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 
 class SchemaError(ValueError):
-    """A JSON schema that no reply can be made to follow.
+    """No reply can be made to follow a JSON schema.
 
     Args:
         at: JSON pointer to what is wrong.
@@ -18,8 +18,8 @@ class SchemaError(ValueError):
         self.at = at
 
 
-class References:
-    """What the references of a schema point to: places in it, by pointer, anchor or id.
+class SchemaReferences:
+    """The places that references in a schema point to, by pointer, anchor or id.
 
     Args:
         root: the whole schema.
@@ -36,7 +36,7 @@ class References:
             SchemaError: it is no reference, leads out of the schema, or to nothing in it.
         """
         if not isinstance(reference, str):
-            raise SchemaError(at, f"a reference is text; found {_shown(reference)}")
+            raise SchemaError(at, f"a reference is text; found {shown(reference)}")
         base, _, fragment = reference.partition("#")
         if base:
             fragment = self._names.get(base, "") + fragment if base in self._names else reference
@@ -46,7 +46,7 @@ class References:
         if pointer and not pointer.startswith("/"):
             raise SchemaError(
                 at,
-                f"{_shown(reference)} is no part of this schema; a reference is a pointer such as "
+                f"{shown(reference)} is no part of this schema; a reference is a pointer such as "
                 "#/$defs/Name, an anchor or an id in the schema itself",
             )
         return pointer, self._at(pointer, reference, at)
@@ -63,7 +63,7 @@ class References:
                 known = [f"#/{group}/{name}" for group, name in self._definitions()]
                 raise SchemaError(
                     at,
-                    f"{_shown(reference)} points to nothing; the definitions are "
+                    f"{shown(reference)} points to nothing; the definitions are "
                     f"{', '.join(known[:8]) or 'none'}",
                 )
         return found
@@ -97,5 +97,6 @@ def escaped(key: str) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as an error quotes it."""
     return repr(value)[:100]

@@ -22,7 +22,7 @@ from agentkv.dialog.calls import (
     Function,
 )
 from agentkv.dialog.grammar import Grammar
-from agentkv.dialog.reply_parts import Part, ReplyParts
+from agentkv.dialog.reply_parts import ReplyParts, TextPart
 
 FORMATS: dict[str, CallFormat] = {
     "tags": TAGS,
@@ -38,7 +38,7 @@ NAMES = ("look", "get-in.touch", "now")
 THOUGHTS = [("<think>", "</think>")]
 
 
-def parts_of(format: str, text: str, *cuts: int, **options: Any) -> list[Part | Call]:
+def parts_of(format: str, text: str, *cuts: int, **options: Any) -> list[TextPart | Call]:
     """Take a reply apart, cut at places; neighboring parts of one kind are joined."""
     made = ReplyParts(
         FORMATS[format],
@@ -46,20 +46,20 @@ def parts_of(format: str, text: str, *cuts: int, **options: Any) -> list[Part | 
         thoughts=THOUGHTS,
         is_harmony=format == "gpt-oss",
     )
-    found: list[Part | Call] = []
+    found: list[TextPart | Call] = []
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         found += made.feed(text[start:stop])
-    joined: list[Part | Call] = []
+    joined: list[TextPart | Call] = []
     for part in found + made.finish(**options):
         last = joined[-1] if joined else None
-        if isinstance(part, Part) and isinstance(last, Part) and part.kind == last.kind:
-            joined[-1] = Part(part.kind, last.text + part.text)
+        if isinstance(part, TextPart) and isinstance(last, TextPart) and part.kind == last.kind:
+            joined[-1] = TextPart(part.kind, last.text + part.text)
         else:
             joined.append(part)
     return joined
 
 
-def plain(parts: list[Part | Call]) -> list[Any]:
+def plain(parts: list[TextPart | Call]) -> list[Any]:
     """Calls as pairs of a name and arguments, and text as it is."""
     return [
         (part.name, json.loads(part.arguments)) if isinstance(part, Call) else part.text
@@ -417,7 +417,7 @@ def test_text_waits_for_no_more_than_the_beginning_of_a_call(format: str) -> Non
     made = ReplyParts(FORMATS[format], names=NAMES)
 
     def says(text: str) -> str:
-        return "".join(part.text for part in made.feed(text) if isinstance(part, Part))
+        return "".join(part.text for part in made.feed(text) if isinstance(part, TextPart))
 
     assert says('{"na') == ""
     assert says('tion": "Italy", "city": "Rome"') == '{"nation": "Italy", "city": "Rome"'
@@ -432,7 +432,7 @@ def test_calls_come_as_soon_as_they_end() -> None:
     made = ReplyParts(TAGS, names=NAMES)
     assert made.feed('<tool_call>{"name": "now"}') == []
     assert made.feed("</tool_call>") == [Call("now", "{}")]
-    assert made.feed("\nWell") == [Part("content", "Well")]
+    assert made.feed("\nWell") == [TextPart("content", "Well")]
 
 
 @pytest.fixture(scope="module")

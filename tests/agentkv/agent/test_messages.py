@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.calls import HARMONY, LLAMA, MISTRAL, TAGS, Call, CallFormat
 from agentkv.dialog.messages import Chat, MessageTemplate, TemplateError
-from agentkv.dialog.reply_parts import Part, ReplyParts
+from agentkv.dialog.reply_parts import ReplyParts, TextPart
 from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of, train_tokenizer
 
 TOOL = {
@@ -135,19 +135,19 @@ def test_a_template_that_drops_earlier_replies_is_refused_in_later_turns(
 
 
 CALL = Call("weather", '{"city": "Rome"}')
-REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] = [
-    (None, {}, "plain", [Part("content", "plain")]),
+REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[TextPart | Call]]] = [
+    (None, {}, "plain", [TextPart("content", "plain")]),
     (
         None,
         {"thoughts": [("<think>", "</think>")]},
         "<think>\nhm\n</think>\n\nyes",
-        [Part("reasoning", "hm\n"), Part("content", "yes")],
+        [TextPart("reasoning", "hm\n"), TextPart("content", "yes")],
     ),
     (
         None,
         {"thoughts": [("<think>", "</think>")], "in_thought": True},
         "\nhm</think>yes <think",
-        [Part("reasoning", "hm"), Part("content", "yes <think")],
+        [TextPart("reasoning", "hm"), TextPart("content", "yes <think")],
     ),
     (
         TAGS,
@@ -155,15 +155,15 @@ REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] 
         'Let me look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n'
         '</tool_call>\n<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n'
         "</tool_call>",
-        [Part("content", "Let me look.\n"), CALL, CALL],
+        [TextPart("content", "Let me look.\n"), CALL, CALL],
     ),
     (
         TAGS,
         {},
         "<tool_call>\nnot JSON\n</tool_call> so",
-        [Part("content", "<tool_call>\nnot JSON\n</tool_call> so")],
+        [TextPart("content", "<tool_call>\nnot JSON\n</tool_call> so")],
     ),
-    (TAGS, {}, "<tool_call>\n{", [Part("content", "<tool_call>\n{")]),
+    (TAGS, {}, "<tool_call>\n{", [TextPart("content", "<tool_call>\n{")]),
     (
         MISTRAL,
         {},
@@ -174,12 +174,12 @@ REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] 
     (LLAMA, {}, '{"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
     (LLAMA, {}, '<|python_tag|>{"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
     (LLAMA, {}, '\n {"name": "weather", "parameters": {"city": "Rome"}}', [CALL]),
-    (LLAMA, {}, '{"no": "call"}', [Part("content", '{"no": "call"}')]),
+    (LLAMA, {}, '{"no": "call"}', [TextPart("content", '{"no": "call"}')]),
     (
         LLAMA,
         {},
         '{"name": "Bob", "parameters": {"age": 3}}',
-        [Part("content", '{"name": "Bob", "parameters": {"age": 3}}')],
+        [TextPart("content", '{"name": "Bob", "parameters": {"age": 3}}')],
     ),
     (
         TAGS,
@@ -199,7 +199,7 @@ REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] 
         {"is_harmony": True},
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
         '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}',
-        [Part("reasoning", "hm"), CALL],
+        [TextPart("reasoning", "hm"), CALL],
     ),
     (
         HARMONY,
@@ -212,18 +212,18 @@ REPLIES: list[tuple[CallFormat | None, dict[str, Any], str, list[Part | Call]]] 
         None,
         {"is_harmony": True},
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
-        [Part("reasoning", "hm"), Part("content", "yes")],
+        [TextPart("reasoning", "hm"), TextPart("content", "yes")],
     ),
 ]
 
 
-def joined(parts: list[Part | Call]) -> list[Part | Call]:
+def joined(parts: list[TextPart | Call]) -> list[TextPart | Call]:
     """Join neighboring parts of one kind."""
-    found: list[Part | Call] = []
+    found: list[TextPart | Call] = []
     for part in parts:
         last = found[-1] if found else None
-        if isinstance(part, Part) and isinstance(last, Part) and part.kind == last.kind:
-            found[-1] = Part(part.kind, last.text + part.text)
+        if isinstance(part, TextPart) and isinstance(last, TextPart) and part.kind == last.kind:
+            found[-1] = TextPart(part.kind, last.text + part.text)
         else:
             found.append(part)
     return found
@@ -237,7 +237,7 @@ def test_a_reply_is_taken_apart_in_the_same_way_however_its_text_comes(
     format, options, text, expected = REPLIES[number]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     parts = ReplyParts(format, names=["weather"], **options)
-    found: list[Part | Call] = []
+    found: list[TextPart | Call] = []
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         found += parts.feed(text[start:stop])
     assert joined(found + parts.finish()) == expected

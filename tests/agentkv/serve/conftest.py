@@ -128,10 +128,10 @@ def serving(
         model="tiny", policies=policies, budget=budget, chunk=chunk, port=0, **settings
     )
     with (
-        prepare(local, asked, keys) as prepared,
-        serving_in_thread(prepared, asked) as port,
+        prepare(local, asked, keys) as api,
+        serving_in_thread(api, asked) as port,
     ):
-        yield Served(f"http://127.0.0.1:{port}", prepared.engine, local)
+        yield Served(f"http://127.0.0.1:{port}", api.engine, local)
 
 
 def free_port() -> int:

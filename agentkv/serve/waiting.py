@@ -1,0 +1,227 @@
+"""Jobs that wait: threads turn their prompts into ids, which must fit the model and the memory.
+
+A long prompt takes seconds to encode; replies in progress go on meanwhile.
+"""
+
+import bisect
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from agentkv.cache.cache import Cache
+from agentkv.dialog.grammar import Grammar, Matcher
+from agentkv.dialog.messages import Chat, MessageTemplate
+from agentkv.dialog.rendering import TemplateError
+from agentkv.models.model import Cancelled, ContextLimit
+from agentkv.plan import CachePlan, plan_cache
+from agentkv.serve.job import EngineJob, MemoryLimit
+from agentkv.serve.session import CacheSettings, History, ResumePoint, chat_history
+from agentkv.serve.sessions import SessionStore
+
+T = TypeVar("T")
+Stage = tuple[list[int], ResumePoint | None]
+"""Ids that are read in one go, and the point after them, of which a snapshot is kept."""
+NewIds = tuple[list[Stage], ResumePoint | None]
+"""The stages of a prompt from a point on, and the point; None if they are the whole prompt."""
+
+_MOST_CHARACTERS = 32
+"""Characters per token beyond which a text is refused unread (our choice: text has about four)."""
+
+
+class Prompts:
+    """Turns prompts into ids, and refuses those that fit neither the model nor the memory.
+
+    Args:
+        sessions: give the memory and empty caches.
+        max_positions: the model's context length in tokens; None if unlimited.
+        most_tokens: maximum number of tokens in a reply.
+    """
+
+    def __init__(
+        self,
+        template: MessageTemplate,
+        grammar: Grammar,
+        sessions: SessionStore,
+        *,
+        max_positions: int | None,
+        most_tokens: int,
+    ) -> None:
+        self._template, self._grammar, self._sessions = template, grammar, sessions
+        self._max_positions, self._most_tokens = max_positions, most_tokens
+        self._empty: dict[CacheSettings, Cache] = {}
+        """Empty caches, for plans."""
+
+    def begin(self, job: EngineJob) -> tuple[History, Matcher | None]:
+        """Return what a job asks a stream to hold, and the matcher of its grammar.
+
+        Raises:
+            ContextLimit: the prompt is far longer than the model can read.
+            GrammarError: llguidance rejected the grammar.
+        """
+        limit, prompt = self._max_positions, job.prompt
+        texts: list[str | None]
+        if isinstance(prompt, str):
+            texts = [prompt]
+        else:
+            texts = [prompt.prefix, *(message["content"] for message in prompt.messages)]
+        num_characters = sum(len(text or "") for text in texts)
+        if limit is not None and num_characters > limit * _MOST_CHARACTERS:
+            raise ContextLimit(
+                f"the model has {limit} positions, and this conversation has {num_characters} "
+                "characters"
+            )
+        history = chat_history(prompt) if isinstance(prompt, Chat) else prompt
+        return history, None if job.grammar is None else self._grammar.match(job.grammar)
+
+    def within_memory(self, settings: CacheSettings, num_prompt: int, max_tokens: int) -> int:
+        """Return how many of `max_tokens` fit into the memory after a prompt.
+
+        Raises:
+            MemoryLimit: the prompt itself does not.
+        """
+        memory = self._sessions.memory
+        least = self.bound(settings, num_prompt)
+        if least > memory:
+            raise MemoryLimit(
+                f"the cache of this conversation would take {least} bytes and all sessions "
+                f"together have {memory}; send less, or let the server have more memory or a "
+                "smaller budget"
+            )
+        if self.bound(settings, num_prompt + max_tokens) <= memory:
+            return max_tokens
+        counts = range(max_tokens + 1)
+        return (
+            bisect.bisect_right(counts, memory, key=lambda n: self.bound(settings, num_prompt + n))
+            - 1
+        )
+
+    def reply_tokens(self, wanted: int | None, num_prompt: int) -> int:
+        """Return the maximum length of a reply.
+
+        Raises:
+            ContextLimit: too few positions are left for what the client wants, or for any reply.
+        """
+        granted = self._most_tokens
+        max_tokens = granted if wanted is None else min(granted, wanted)
+        limit = self._max_positions
+        if limit is None:
+            return max_tokens
+        least = 1 if wanted is None else max_tokens
+        if limit - num_prompt < least:
+            raise ContextLimit(
+                f"the model has {limit} positions; this conversation takes {num_prompt}, and the "
+                f"reply at least {least}"
+            )
+        return min(max_tokens, limit - num_prompt)
+
+    def new_ids(self, job: EngineJob, point: ResumePoint | None) -> NewIds:
+        """Return the ids to read from a point on. Any thread may call it.
+
+        The point becomes None if the template cannot go on from it, or nothing would be read.
+
+        Raises:
+            TemplateError: there is nothing to read, or the template refuses the messages.
+        """
+        if isinstance(job.prompt, str):
+            found = self._of_text(job.prompt, job.prompt_ids, point)
+        else:
+            found = self._of_chat(job.prompt, point, at_once=job.grammar is not None)
+        if not found[0][-1][0]:
+            raise TemplateError("the prompt is empty; the model needs something to read")
+        return found
+
+    def _of_text(
+        self, prompt: str, prompt_ids: tuple[int, ...] | None, point: ResumePoint | None
+    ) -> NewIds:
+        if point is not None:
+            ids = self._template.encode_prompt(prompt[point.length :], begins=False)
+            if point.unread or ids:
+                return [([*point.unread, *ids], None)], point
+        if prompt_ids is not None:
+            return [(list(prompt_ids), None)], None
+        return [(self._template.encode_prompt(prompt, begins=True), None)], None
+
+    def _of_chat(self, chat: Chat, point: ResumePoint | None, *, at_once: bool) -> NewIds:
+        if point is not None and point.num_read:
+            try:
+                ids = self._template.following(chat, point.num_read, at_once=at_once)
+                return [([*point.unread, *ids], None)], point
+            except TemplateError:
+                point = None  # the opening says what is wrong, or has no trouble
+        first, rest = self._template.opening(chat, at_once=at_once)
+        if not first:
+            return [(rest, None)], None
+        after_first = ResumePoint(1 + chat.num_leading, len(first))
+        if point is not None and point.length == after_first.length:
+            return [(rest, None)], point
+        return [(first, after_first), (rest, None)], None
+
+    def bound(self, settings: CacheSettings, num_tokens: int) -> int:
+        """Return the most bytes of a cache at rest after so many tokens, its cold tier included."""
+        plan = self.plan(settings, num_tokens)
+        return plan.resting_nbytes + plan.cold_nbytes
+
+    def plan(self, settings: CacheSettings, num_tokens: int) -> CachePlan:
+        """Return what a cache with these settings takes after so many tokens."""
+        cache = self._empty.get(settings)
+        if cache is None:
+            cache = self._empty[settings] = self._sessions.new_cache(settings)
+        return plan_cache(
+            cache.policy, settings.budget, cache.geometry, num_tokens=num_tokens, chunk=cache.chunk
+        )
+
+
+class WaitingJob:
+    """A job without a place in the batch, and what is known of its prompt.
+
+    Only the engine's thread uses it.
+
+    Args:
+        wake: called from another thread whenever more is known.
+    """
+
+    def __init__(
+        self, job: EngineJob, prompts: Prompts, pool: ThreadPoolExecutor, wake: Callable[[], None]
+    ) -> None:
+        self.job, self._prompts = job, prompts
+        self._pool, self._wake = pool, wake
+        self._begun = self._in_pool(lambda: prompts.begin(job))
+        self._found: Future[NewIds] | None = None
+        self._asked: ResumePoint | None = None
+        """The point that `_found` goes on from."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """True while a thread works on it, or will."""
+        return not (self._found or self._begun).done()
+
+    @property
+    def begun(self) -> tuple[History, Matcher | None] | None:
+        """What `Prompts.begin` returns, or raises; None as long as it is not known."""
+        return self._begun.result() if self._begun.done() else None
+
+    def new_ids(self, point: ResumePoint | None) -> NewIds | None:
+        """Return what `Prompts.new_ids` returns, or raises; None as long as it is not known."""
+        if self._found is None or (self._found.done() and _key(point) != _key(self._asked)):
+            # the session may have changed since the last call
+            self._asked = point
+            self._found = self._in_pool(lambda: self._prompts.new_ids(self.job, point))
+        if not self._found.done():
+            return None
+        stages, goes_on = self._found.result()
+        return stages, goes_on and point
+
+    def _in_pool(self, work: Callable[[], T]) -> Future[T]:
+        def do() -> T:
+            if self.job.is_cancelled:
+                raise Cancelled("the client left")
+            return work()
+
+        future = self._pool.submit(do)
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+
+def _key(point: ResumePoint | None) -> object:
+    """Return what decides how a prompt goes on from a point; snapshots do not."""
+    return point and (point.length, point.num_read, point.unread)
