@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from agentkv.answer_form import AnswerForm, AnswerInvalid
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.model import (
     Asking,
+    CacheUse,
     Cancelled,
     ContextLimit,
     Conversation,
@@ -20,7 +21,7 @@ from agentkv.models.model import (
     Reply,
 )
 from agentkv.progress import Listener, Phase, Progress
-from agentkv.trace import Episode, Status, Step
+from agentkv.trace import CacheStatistics, Episode, Status, Step
 from agentkv_env.actions import Action, ActionError, extract, parse, render
 from agentkv_env.errors import ActionFailed, BrowserGone
 from agentkv_env.masking import Secrets, ends_in_masked
@@ -345,7 +346,7 @@ class _EpisodeLoop:
         self._secrets.add_credentials(page.url)
         if action is not None:
             self._secrets.add_credentials(action.url)
-        cache = reply.cache
+        cache = reply.cache or CacheUse()
         step = Step(
             index=len(self._steps),
             url=_without_credentials(page.url),
@@ -357,17 +358,9 @@ class _EpisodeLoop:
             error=error,
             num_tokens_in=reply.num_tokens_in,
             num_tokens_out=reply.num_tokens_out,
-            seen_tokens=cache.seen_tokens if cache else 0,
-            cache_bytes=cache.live_bytes if cache else 0,
-            cache_peak_bytes=cache.peak_bytes if cache else 0,
-            cold_bytes=cache.cold_bytes if cache else 0,
-            index_bytes=cache.index_bytes if cache else 0,
-            num_looks=cache.num_looks if cache else 0,
-            num_changing_looks=cache.num_changing_looks if cache else 0,
-            look_bytes=cache.look_bytes if cache else 0,
-            fetched=cache.fetched if cache else {},
-            num_renumberings=cache.num_renumberings if cache else 0,
-            num_evicted=cache.num_evicted if cache else 0,
+            cache_bytes=cache.live_bytes,
+            cache_peak_bytes=cache.peak_bytes,
+            **{each.name: getattr(cache, each.name) for each in fields(CacheStatistics)},
             turn=reply.turn,
             token_ends=reply.token_ends,
             confidences=reply.confidences,

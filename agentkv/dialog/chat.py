@@ -9,6 +9,7 @@ from typing import Any
 from agentkv.dialog.fence import break_tags, fenced
 from agentkv.dialog.prompt import (
     DoesNotThink,
+    EncodedText,
     Thinking,
     Thoughts,
     UntrustedTextTokenizer,
@@ -126,9 +127,9 @@ class ChatTemplate:
         """Encode untrusted text, without control tokens."""
         return self._tokenizer.encode(text)
 
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return what `encode` does, and for each id the number of characters up to its end."""
-        return self._tokenizer.encode_with_ends(text)
+    def encoded(self, text: str) -> EncodedText:
+        """Return a text with what `encode` returns, and where each id ends."""
+        return self._tokenizer.encoded(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without its control tokens."""
