@@ -355,7 +355,7 @@ class _EpisodeLoop:
         self._secrets.add_credentials(page.url)
         if action is not None:
             self._secrets.add_credentials(action.url)
-        use = reply.cache or CacheUse(0, 0, 0)
+        cache = reply.cache or CacheUse()
         step = Step(
             index=len(self._steps),
             url=_without_credentials(page.url),
@@ -363,13 +363,13 @@ class _EpisodeLoop:
             reply=reply.text,
             action=render(action) if action is not None else "",
             error=error,
-            cache_bytes=use.live_bytes,
-            cache_peak_bytes=use.peak_bytes,
+            cache_bytes=cache.live_bytes,
+            cache_peak_bytes=cache.peak_bytes,
             seconds=seconds,
             screenshot=turn.screenshot,
             boxes=_boxes(page) if turn.screenshot else (),
             **_fields_of_step(reply),
-            **_fields_of_step(use),
+            **_fields_of_step(cache),
         ).masked(self._secrets)
         self._steps.append(step)
         if self._limits.on_step is not None:

@@ -56,8 +56,34 @@ class TraceError(ValueError):
     """A file is not a trace, or has another schema version."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Step:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """What a cache has done since it was begun, in a session for earlier goals too; all 0 for
+    models without a cache."""
+
+    seen_tokens: int = 0
+    """Tokens fed, kept or not."""
+    cold_bytes: int = 0
+    """Bytes of the evicted entries that may come back; not part of the stored keys and values."""
+    index_bytes: int = 0
+    """Bytes of what looks scan instead of those entries' keys; part of neither."""
+    num_looks: int = 0
+    """Tokens that have looked back."""
+    num_changing_looks: int = 0
+    """Looks after which another token was the likeliest one, whatever the grammar."""
+    look_bytes: int = 0
+    """Bytes that looks have read: keys or digests to choose by, and what they fetched."""
+    fetched: Mapping[str, int] = field(default_factory=dict)
+    """Entries that looks have fetched, over all layers, by the label of their tokens: `page 3`,
+    `reply 2`, `goal`."""
+    num_renumberings: int = 0
+    """How often the cache's rotary positions were renumbered, because the model's had run out."""
+    num_evicted: int = 0
+    """Entries that have left, over the layers that the policy bounds."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Step(CacheStatistics):
     """One turn of an episode: the page, the reply, and the result of the action.
 
     Secrets appear as `***` in every text.
@@ -81,11 +107,8 @@ class Step:
     """Tokens of this turn's prompt."""
     num_tokens_out: int
     """Tokens of the reply, and of the thought before it."""
-    seen_tokens: int
-    """Tokens fed since the cache was begun, in a session for earlier goals too; 0 for models
-    without a cache, as are both byte counts."""
     cache_bytes: int
-    """Bytes of the stored keys and values after this turn."""
+    """Bytes of the stored keys and values after this turn; 0 for models without a cache."""
     cache_peak_bytes: int
     """Largest number of these bytes since the cache was begun."""
     prefill_s: float
@@ -100,25 +123,6 @@ class Step:
     """File name of the page's screenshot; empty if there is none."""
     boxes: tuple[tuple[int, int, int, int, int], ...] = ()
     """Per element in the screenshot: its number, left, top, width and height in pixels."""
-    cold_bytes: int = 0
-    """Bytes of the evicted entries that may come back; not part of `cache_bytes`."""
-    index_bytes: int = 0
-    """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
-    num_looks: int = 0
-    """Tokens that have looked back since the cache was begun."""
-    num_changing_looks: int = 0
-    """Looks after which another token was the likeliest one, whatever the grammar."""
-    look_bytes: int = 0
-    """Bytes that looks have read since the cache was begun: keys or digests to choose by, and what
-    they fetched."""
-    fetched: Mapping[str, int] = field(default_factory=dict)
-    """Entries that looks have fetched since the cache was begun, over all layers, by the label of
-    their tokens: `page 3`, `reply 2`, `goal`."""
-    num_renumberings: int = 0
-    """How often the cache's rotary positions were renumbered since it was begun, because the
-    model's had run out."""
-    num_evicted: int = 0
-    """Entries that have left since the cache was begun, over the layers that the policy bounds."""
     turn: int = 0
     """Number of the turn in the conversation, from 0: the page is the cache's span `page 3`, the
     reply its span `reply 3`. In a session it counts the turns of earlier goals too."""

@@ -14,7 +14,7 @@ from typing import Any
 from agentkv.adapters.packages import PackageMissing
 from agentkv.agent import Agent
 from agentkv.episode import error_note
-from agentkv.models.model import Conversation, LastingConversation, Reply
+from agentkv.models.model import CacheUse, Conversation, LastingConversation, Reply
 from agentkv_env.actions import Action, ActionError, Point, extract, parse, render
 from agentkv_env.keys import normalize
 from agentkv_env.page import Box, Cell, Node, Page
@@ -256,15 +256,15 @@ def _call(name: str, *args: object) -> str:
 
 def _info(reply: Reply) -> dict[str, Any]:
     thought = reply.text.partition("```")[0].strip()
-    cache = reply.cache
+    cache = reply.cache or CacheUse()
     stats = {
         "tokens_in": reply.num_tokens_in,
         "tokens_out": reply.num_tokens_out,
         "prefill_s": reply.prefill_s,
         "decode_s": reply.decode_s,
-        "seen_tokens": cache.seen_tokens if cache else 0,
-        "cache_bytes": cache.live_bytes if cache else 0,
-        "cache_peak_bytes": cache.peak_bytes if cache else 0,
+        "seen_tokens": cache.seen_tokens,
+        "cache_bytes": cache.live_bytes,
+        "cache_peak_bytes": cache.peak_bytes,
     }
     think = "\n".join(each for each in (reply.thinking, thought) if each)
     return {"think": think, "stats": stats, "extra_info": {"observation": reply.observation}}

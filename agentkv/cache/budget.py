@@ -160,14 +160,6 @@ class Allowance:
         wanted = math.floor(self._budget.of_seen * num_seen + 1e-6)
         return max(self._least[1], self._budget.floor, wanted)
 
-    def layer(
-        self, index: int, num_seen: int, confidence: float | None = None, pins: Pins = NO_PINS
-    ) -> int | None:
-        """Entries per head for the layer of this number among those the policy acts on; see
-        `layers`."""
-        shares = self.layers(num_seen, confidence, pins)
-        return None if shares is None else shares[index]
-
     def layers(
         self, num_seen: int, confidence: float | None = None, pins: Pins = NO_PINS
     ) -> tuple[int, ...] | None:

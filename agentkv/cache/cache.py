@@ -3,7 +3,7 @@
 import copy
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -17,15 +17,19 @@ from transformers import PreTrainedModel
 from agentkv.cache.budget import Budget, Bytes, default_budget, parse_budget
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.saved import load, save
-from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, capture, copy_into, put
+from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, entries_of, fill, state_of
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.eviction.turns import Turns
-from agentkv.cache.geometry import Attention, Geometry
+from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
-from agentkv.cache.hf.compat import Handle, TransformersLayer, outside_compile
-from agentkv.cache.hf.families import DTYPES, describe, output_projection
+from agentkv.cache.hf.compat import (
+    Handle,
+    TransformersLayer,
+    WithoutGradient,
+    outside_compile,
+)
+from agentkv.cache.hf.families import DTYPES, describe
 from agentkv.cache.hf.hooked_cache import HookedCache
-from agentkv.cache.hf.no_gradient import WithoutGradient
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import Looks, SecondPass, query_similarities
@@ -33,7 +37,7 @@ from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import Progress
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
-from agentkv.cache.spans import Found, SequenceSpans
+from agentkv.cache.spans import Found, Pins, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
@@ -42,7 +46,7 @@ from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import policy as named_policy
-from agentkv.policies.slots import Predictor
+from agentkv.policies.slots import Learner, Predictor
 
 AT_ONCE = 512
 """Tokens that one forward of `feed` reads at most, unless a chunk is longer (our choice): more
@@ -115,6 +119,18 @@ class Cache(HookedCache):
         meters = (self.meter, self.cold_meter, self.index_meter)
         self.evictor = Evictor(policy, budget, geometry, *meters, cold_memory, dtype)
         self.progress = Progress()
+        self.may_look_back = True
+        """False keeps tokens from looking back, whatever the policy says: set it while the next
+        token is known already and their logits are of no use."""
+        self.origin: object = object()
+        """Shared with copies; a snapshot can be restored where it is the same."""
+        self._model, self._modules = model, modules
+        self._has_gate = self._in_chunks = False
+        self._begin_stream()
+        super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
+
+    def _begin_stream(self) -> None:
+        """Have been fed nothing."""
         self.token_ids = TokenIds()
         self.batch: int | None = None
         """Sequences; None before the first forward."""
@@ -126,33 +142,24 @@ class Cache(HookedCache):
         """Confidence of each sequence's turn, of a gate that decides between turns."""
         self.looks = Looks()
         """Alarms and looks back, of a policy that looks back."""
-        self.may_look_back = True
-        """False keeps tokens from looking back, whatever the policy says: set it while the next
-        token is known already and their logits are of no use."""
         self.pending: list[list[int]] | None = None
         """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
         are saved and restored with the cache, which does not use them."""
-        self.origin: object = object()
-        """Shared with copies; a snapshot can be restored where it is the same."""
         self.numberings: list[Numbering] = []
         """Rotary positions of each sequence; empty while all of them are those of the stream."""
         self.num_renumberings = 0
         """Number of renumberings of all sequences, each where the model's positions ran out."""
-        self._model, self._modules = model, modules
         self._new_ids: Tensor | None = None
         self._newest: Tensor | None = None
         """(B, 1) ids of the latest forward's last tokens; None for embeddings."""
-        self._ends_with_padding: list[bool] = []
-        """Per sequence, whether the latest forward ended with padding; kept for a policy that looks
-        back."""
-        self._has_gate = self._in_chunks = False
+        self._is_token: Tensor | None = None
+        """(B, columns of the latest forward) bool on the CPU, False for padding; None: none."""
         self._takes_drafts = False
         """Whether a forward may be followed by `crop`, for which evictions wait."""
         self._num_waiting = 0
         """Columns of the latest forward if its evictions wait."""
         self._new_confidences: Tensor | None = None
         """(B,) confidence after the latest forward, if a gate will ask for it."""
-        super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
 
     @classmethod
     def for_model(
@@ -257,12 +264,12 @@ class Cache(HookedCache):
     @property
     def cold_nbytes(self) -> int:
         """Bytes of the entries that were evicted and may be fetched again."""
-        return sum(layer.cold_nbytes for layer in self.cache_layers)
+        return sum(tier.nbytes for tier in self.evictor.cold_tiers)
 
     @property
     def index_nbytes(self) -> int:
         """Bytes of the digests that looks scan instead of the cold tier's keys."""
-        return sum(layer.index_nbytes for layer in self.cache_layers)
+        return sum(tier.index_nbytes for tier in self.evictor.cold_tiers)
 
     @property
     def peak_nbytes(self) -> int:
@@ -390,7 +397,7 @@ class Cache(HookedCache):
             Misuse: a ValueError; the tokens were not seen, or some have left.
             PolicyError: a ValueError; the pinned tokens do not fit into the budget.
         """
-        self._use_spans(self.evictor.spans.pinned(self._find(span, sequence)))
+        self._use_pins(self._find(span, sequence), Pins.with_range)
 
     def unpin(self, span: str | range | Span, *, sequence: int | None = None) -> None:
         """Let pinned tokens be evicted again; tokens that are not pinned stay as they are.
@@ -398,7 +405,7 @@ class Cache(HookedCache):
         Raises:
             Misuse: a ValueError; the tokens were not seen.
         """
-        self._use_spans(self.evictor.spans.unpinned(self._find(span, sequence)))
+        self._use_pins(self._find(span, sequence), Pins.without_range)
 
     @torch.no_grad()
     def drop(self, span: str | range | Span, *, sequence: int | None = None) -> None:
@@ -415,7 +422,10 @@ class Cache(HookedCache):
             for layer in self.cache_layers:
                 for i, start, stop in found:
                     layer.drop_span(i, start, stop)
-        self._use_spans(self.evictor.spans.unpinned(found))
+        self._use_pins(found, Pins.without_range)
+
+    def _use_pins(self, found: list[Found], change: Callable[[Pins, int, int], Pins]) -> None:
+        self._use_spans(self.evictor.spans.with_pins(found, change))
 
     @torch.no_grad()
     def _use_spans(self, sequences: Sequence[SequenceSpans]) -> None:
@@ -594,7 +604,7 @@ class Cache(HookedCache):
         sequences = range(len(self.evictor.fed))
         return all(self._renewed(i, num_tokens, most) is not None for i in sequences)
 
-    def _make_room(self, num_columns: int, mask: Tensor | None) -> None:
+    def _make_room(self, num_columns: int) -> None:
         """Renumber sequences that have no positions left for their next tokens.
 
         Where that makes no room, as under a policy that keeps every token, nothing changes: a model
@@ -607,9 +617,8 @@ class Cache(HookedCache):
         if not self.geometry.can_turn or not any(firsts):
             return
         counts = [num_columns] * len(firsts)
-        if isinstance(mask, Tensor) and mask.dim() == 2:  # `attend` refuses others
-            new_columns = mask[:, -num_columns:].expand(len(firsts), -1)
-            counts = new_columns.count_nonzero(dim=1).tolist()
+        if self._is_token is not None:
+            counts = self._is_token.expand(len(firsts), -1).sum(dim=1).tolist()
         for i, (first, num_new) in enumerate(zip(firsts, counts, strict=True)):
             new = self._renewed(i, num_new, most) if first and first + num_new > most else None
             if new is not None:
@@ -684,16 +693,16 @@ class Cache(HookedCache):
             signals = query_similarities(self.cache_layers)
         else:
             signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
-        newest = [
-            None if is_padding else num_seen - 1
-            for is_padding, num_seen in zip(self._ends_with_padding, self.evictor.fed, strict=True)
-        ]
+        newest: list[int | None] = [num_seen - 1 for num_seen in self.evictor.fed]
+        if self._is_token is not None:
+            ends = self._is_token[:, -1].tolist()
+            newest = [place if end else None for place, end in zip(newest, ends, strict=True)]
         decided = self.looks.decide(recall, signals, newest)
         both = zip(decided, self.evictor.num_cold, strict=True)
         looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):
             return None
-        second = SecondPass(self, looking)
+        second = SecondPass(self.layers, self.evictor.spans, self.next_numbers, looking)
         with self.progress.changing():
             again = model(
                 input_ids=ids.to(torch.int64), past_key_values=second, use_cache=True
@@ -726,9 +735,9 @@ class Cache(HookedCache):
             self.evictor.spans.set_batch(batch)
         self.evictor.require_room(num_tokens)
 
-    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
+    def begin(self, num_tokens: int, is_token: Tensor | None) -> None:
         self.progress.begin()
-        self._new_confidences = None
+        self._new_confidences, self._is_token = None, is_token
         try:
             if self._num_waiting or self._in_chunks:
                 # nobody has rolled the latest forward back, or nobody will this one
@@ -737,7 +746,7 @@ class Cache(HookedCache):
                 self.progress.has_changed = self._takes_drafts = False
             for layer in self.cache_layers if self._takes_drafts else ():
                 layer.num_spared = num_tokens
-            self._make_room(num_tokens, mask)
+            self._make_room(num_tokens)
         except BaseException:
             self.progress.leave()
             raise
@@ -745,24 +754,17 @@ class Cache(HookedCache):
     def leave(self) -> None:
         self.progress.leave()
 
-    def rotary_positions(
-        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
-    ) -> Tensor | None:
+    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor | None:
         if given is not None:
             if not self.numberings:
                 return given
             shifts = torch.tensor([each.shift for each in self.numberings], device=given.device)
             return (given - shifts[:, None]).clamp_min(0)
-        numbers = self.next_numbers
-        if mask is None and numbers.count(self.seen) == len(numbers):
+        numbers, is_token = self.next_numbers, self._is_token
+        if is_token is None and numbers.count(self.seen) == len(numbers):
             return None
-        if mask is None:
-            steps = torch.arange(num_tokens)[None]
-        elif mask.dim() != 2:
-            return None  # `attend` refuses it
-        else:
-            steps = mask[:, -num_tokens:].to(torch.int64).cumsum(dim=1) - 1
-        first = torch.tensor(numbers or [0], device=steps.device)[:, None]
+        steps = torch.arange(num_tokens)[None] if is_token is None else is_token.cumsum(dim=1) - 1
+        first = torch.tensor(numbers or [0])[:, None]
         # padding is not stored, so any position serves it
         return (first + steps).clamp_min(0)
 
@@ -782,7 +784,7 @@ class Cache(HookedCache):
         return self.evictor.context_window(self.num_new)
 
     def note_residual_shift(self, layer_idx: int, shift: Tensor) -> None:
-        self.evictor.note_residual_shift(layer_idx, shift)
+        self.evictor.energies.note_residual_shift(layer_idx, shift)
 
     @outside_compile
     def update(
@@ -809,22 +811,22 @@ class Cache(HookedCache):
         """Store a layer's new tokens and attend; see `CacheLayer.attend`."""
         if id(module) not in self._modules:
             raise Misuse(OTHER_MODEL)
+        is_token = self._is_token
         if mask is not None and mask.dim() != 2:
             raise Misuse(f"a padding mask has 2 dimensions, this one {mask.dim()}")
+        if mask is not None and is_token is None:
+            raise Misuse("a padding mask must be the model's argument `attention_mask`")
         layer = self.cache_layers[handle.layer_idx]
         with torch.no_grad():
             self.progress.has_changed = True
             self.batch, _, self.num_new, _ = handle.keys.shape
-            if layer is self.cache_layers[0] and self.policy.recall.looks_back:
-                ends = [False] * self.batch if mask is None else (mask[:, -1] == 0).tolist()
-                self._ends_with_padding = ends
-            attention = self.attention_of(layer, module, scale, sinks)
+            attention = layer.attention_of(module, scale, sinks)
             self.evictor.before_layer(layer, self.num_new)
             outputs = []
             for start, stop in self._chunks(self.num_new):
                 new = slice(start, stop)
                 q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
-                own = None if mask is None else mask[:, : mask.shape[1] - self.num_new + stop]
+                own = None if is_token is None else is_token[:, new]
                 outputs.append(layer.attend(q, keys, values, own, attention))
                 if not self._takes_drafts:
                     self.evictor.after_layer(layer, stop - start)
@@ -843,18 +845,6 @@ class Cache(HookedCache):
             del ends[-2]  # a chunk of one token would count as a step of decoding
         return pairwise(ends)
 
-    def attention_of(
-        self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
-    ) -> Attention:
-        """Return what a layer's attention module brings to a forward."""
-        projection = None
-        if layer.policy is not None and self.policy.selector.norms is not None:
-            projection = output_projection(module)
-        known = layer.attention
-        if known is not None and known.equals(scale, sinks, projection):
-            return known
-        return Attention(scale, sinks, projection)
-
     def can_step(self, num_columns: int) -> bool:
         return num_columns == 1 and all(layer.can_step for layer in self.cache_layers)
 
@@ -863,10 +853,9 @@ class Cache(HookedCache):
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
         self.progress.has_changed, self.num_new = True, 1
-        self._ends_with_padding = [False] * len(self.evictor.fed)
         layers = self.cache_layers
         for layer, module, scale in zip(layers, attentions, scales, strict=True):
-            layer.begin_step(self.attention_of(layer, module, scale, None))
+            layer.begin_step(layer.attention_of(module, scale, None))
             self.evictor.before_layer(layer, 1)
         return [(layers, slice(0, self.batch))]
 
@@ -1025,13 +1014,9 @@ class Cache(HookedCache):
         """
         self.progress.clear()
         self.evictor.reset()
-        self.meter.live = 0  # a forward that did not end may have left bytes uncounted
-        self.batch, self.confidences, self.pending = None, None, None
-        self._new_ids, self._new_confidences, self._newest = None, None, None
-        self.turns, self.numberings, self.num_renumberings = Turns(), [], 0
-        self._takes_drafts, self._num_waiting = False, 0
-        self.looks, self.cold_meter.live, self.index_meter.live = Looks(), 0, 0
-        self.token_ids = TokenIds()
+        for meter in (self.meter, self.cold_meter, self.index_meter):
+            meter.live = 0  # a forward that did not end may have left bytes uncounted
+        self._begin_stream()
 
     # ---- copies, snapshots, files
 
@@ -1044,7 +1029,8 @@ class Cache(HookedCache):
             Misuse: a ValueError; a forward is going on in another thread, or did not end.
         """
         self._require_rest()
-        return capture(self)
+        ids, entries = self.token_ids.all(), tuple(entries_of(self))
+        return Snapshot(state_of(self), entries, ids, self.origin)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to the state of `snapshot`, any number of times, in copies of the cache too.
@@ -1060,7 +1046,9 @@ class Cache(HookedCache):
                 "this is no snapshot of this cache; restore it in the cache it was taken of, or "
                 "carry a cache over with `save` and `Cache.load`"
             )
-        put(self, snapshot)
+        fill(self, snapshot.state, snapshot.layers, snapshot.ids)
+        if isinstance(self.policy.allocator, Learner):
+            self.policy.allocator.load_state(snapshot.state.learned)
 
     def __copy__(self) -> Self:
         """Return a deep copy: a shallow one would share memory."""
@@ -1089,7 +1077,7 @@ class Cache(HookedCache):
         own = (self.budget, self.prefill, self.chunk, self.dtype, self.cold_memory)
         twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
-        copy_into(twin, self)
+        fill(twin, state_of(self), entries_of(self), self.token_ids.all())
         twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
         for name, value in vars(self).items():
             if name not in vars(twin):  # attributes that the cache's owner has set

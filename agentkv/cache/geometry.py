@@ -1,4 +1,7 @@
-"""Shapes of a model's attention, and its output projections."""
+"""Shapes of a model's attention, and its output projections.
+
+Shapes: B sequences, H key-value heads, G query heads of each, Q new tokens, D head size.
+"""
 
 from dataclasses import dataclass
 
@@ -99,7 +102,27 @@ class Attention:
     projection: Projection | None
     """Output projection; None unless the policy reads it."""
 
-    def equals(self, scale: float, sinks: Tensor | None, projection: Projection | None) -> bool:
-        """Return whether these are the same."""
-        is_same = sinks is self.sinks and projection is self.projection
-        return is_same and scale == self.scale
+    def value_norms(self, values: Tensor, num_norms: int) -> Tensor:
+        """Return L1 norms (B, H, Q, n) of values (B, H, Q, D) after the output projection, of every
+        query head or their mean."""
+        assert self.projection is not None
+        weight, adapters = self.projection.weight, self.projection.adapters
+        group = weight.shape[0] // values.shape[1]
+
+        def added(g: int) -> Tensor:
+            """Return what the values contribute through the g-th query head of each head."""
+            out = values.to(weight.dtype) @ _by_group(weight, group)[:, g]
+            for adapter in adapters:
+                low = values.to(adapter.down.dtype) @ _by_group(adapter.down, group)[:, g]
+                out = out + (low.to(adapter.up.dtype) @ adapter.up * adapter.scale).to(out.dtype)
+            return out
+
+        # one query head after another: all projected values would be G times the hidden size
+        norms = [added(g).abs().sum(-1, dtype=torch.float32) for g in range(group)]
+        stacked = torch.stack(norms, dim=-1)
+        return stacked if num_norms == group else stacked.mean(-1, keepdim=True)
+
+
+def _by_group(weight: Tensor, group: int) -> Tensor:
+    """Return (H * G, ...) as (H, G, ...)."""
+    return weight.view(-1, group, *weight.shape[1:])

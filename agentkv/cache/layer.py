@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.eviction.view import Unit
 from agentkv.cache.geometry import Attention, LayerShape
-from agentkv.cache.hf.value_norms import value_norms
+from agentkv.cache.hf.families import output_projection
 from agentkv.cache.storage.backend import (
     Backend,
     LastWeights,
     MassObserver,
     hand_out_mass,
-    of_segment,
 )
-from agentkv.cache.storage.choose import TORCH, backend_for, layout_for
+from agentkv.cache.storage.choose import backend_for, layout_for
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv.cache.storage.layer_storage import LayerStorage
@@ -29,7 +28,7 @@ from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
-from agentkv_kernels.layout import NORMS, Addressed
+from agentkv_kernels.layout import Addressed
 
 
 class CacheLayer(Addressed):
@@ -45,26 +44,6 @@ class CacheLayer(Addressed):
             window shows that token until the next one comes.
         dtype: of dense entries; None: the model's.
     """
-
-    __slots__ = (
-        "_backend",
-        "_storage",
-        "attention",
-        "cold",
-        "cold_memory",
-        "cold_meter",
-        "dtype",
-        "evicted_at",
-        "fed",
-        "index_meter",
-        "looks_back",
-        "meter",
-        "num_spared",
-        "padded_at",
-        "policy",
-        "seen",
-        "shape",
-    )
 
     def __init__(
         self,
@@ -95,6 +74,9 @@ class CacheLayer(Addressed):
         """Attention of the latest forward."""
         self.evicted_at = self.padded_at = 0
         """Columns seen when the policy last evicted, and after the latest forward with padding."""
+        self.has_gaps = False
+        """True if tokens may be missing between the first one stored and the last, apart from
+        those that the policy has evicted."""
         self.num_spared = 0
         """Newest tokens that may be forgotten: what the model's window showed them stays, and so do
         the queries that theirs have replaced."""
@@ -125,16 +107,6 @@ class CacheLayer(Addressed):
     def nbytes(self) -> int:
         """Bytes of all storage, unused capacity included and the cold tier excluded."""
         return 0 if self._storage is None else self._storage.nbytes
-
-    @property
-    def cold_nbytes(self) -> int:
-        """Bytes of the cold tier, unused capacity included and its index excluded."""
-        return 0 if self.cold is None else self.cold.nbytes
-
-    @property
-    def index_nbytes(self) -> int:
-        """Bytes of the cold tier's index, unused capacity included."""
-        return 0 if self.cold is None else self.cold.index_nbytes
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -170,13 +142,24 @@ class CacheLayer(Addressed):
         """The statistic that each entry carries; None for none."""
         return None if self.policy is None else self.policy.policy.scorer.tracker
 
+    def attention_of(self, module: nn.Module, scale: float, sinks: Tensor | None) -> Attention:
+        """Return what the layer's attention module brings to a forward."""
+        projection = None
+        if self.policy is not None and self.policy.policy.selector.norms is not None:
+            projection = output_projection(module)
+        known = self.attention
+        if known is not None and known.scale == scale and known.sinks is sinks:
+            if known.projection is projection:
+                return known
+        return Attention(scale, sinks, projection)
+
     def unit(self, sequence: int) -> Unit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None
         return Unit(self.storage, sequence, self.attention, self.shape)
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, attention: Attention
+        self, q: Tensor, keys: Tensor, values: Tensor, is_token: Tensor | None, attention: Attention
     ) -> Tensor:
         """Append new tokens and attend over all entries.
 
@@ -185,8 +168,8 @@ class CacheLayer(Addressed):
         Args:
             q: (B, H * G, Q, D), rotated.
             keys, values: (B, H, Q, D).
-            mask: (B, at least Q) bool, whose last Q columns tell tokens from padding; None: no
-                padding. Padding is not stored and yields zeros.
+            is_token: (B, Q) bool on the CPU, False for padding, which is not stored and yields
+                zeros; None: no padding.
 
         Returns:
             (B, Q, H * G, D).
@@ -194,20 +177,16 @@ class CacheLayer(Addressed):
         if not self.is_filled:
             dtype = self.dtype or keys.dtype
             self.begin(q.shape[0], num_q_heads=q.shape[1], dtype=dtype, device=keys.device)
-            if dtype != keys.dtype and self.backend.name == "triton":
-                self._backend = TORCH  # a launch reads queries and entries of one dtype
         if self.looks_back:
             self._drop_hidden()
         self.attention = attention
-        storage, num_new, columns, norms = self.storage, q.shape[2], None, None
-        if mask is not None and not mask[:, -num_new:].all():
-            columns = [row.nonzero().squeeze(1) for row in mask[:, -num_new:]]
-        if storage.layout.num_norms:
-            norms = value_norms(values, attention, storage.layout.num_norms)
+        num_new, columns = q.shape[2], None
+        if is_token is not None and not is_token.all():
+            columns = [row.nonzero().squeeze(1).to(q.device) for row in is_token]
         if num_new == 1 and columns is None:
-            output = self._append_attend(q, keys, values, norms, attention)
+            output = self._append_attend(q, keys, values, attention)
         else:
-            output = self._append_then_attend(q, keys, values, norms, columns, attention)
+            output = self._append_then_attend(q, keys, values, columns, attention)
         self._advance(num_new, columns)
         return output.transpose(1, 2)
 
@@ -224,13 +203,25 @@ class CacheLayer(Addressed):
 
     def _drop_hidden(self, *, spared: int = 0) -> None:
         """Drop entries that no later token can see, except for the youngest `spared` positions."""
-        if self.shape.window is not None:
-            per, window = self.storage.layout.segments_per_sequence, self.shape.window
-            oldest = [num_seen - window + 1 - spared for num_seen in self.fed for _ in range(per)]
-            self.backend.drop_before(self.storage, oldest)
+        if self.shape.window is None:
+            return
+        storage, num_shown = self.storage, self.shape.window - 1 + spared
+        if self.policy is None and not self.has_gaps:
+            # the host knows how many go: a device would be waited for in every step
+            runs = [(0, max(0, count - num_shown)) for count in storage.counts]
+            self.backend.drop_runs(storage, runs)
+            return
+        per = storage.layout.segments_per_sequence
+        hidden = [(0, max(0, seen - num_shown)) for seen in self.fed for _ in range(per)]
+        self.backend.drop_span(storage, hidden)
+
+    def norms_of(self, values: Tensor, attention: Attention) -> Tensor | None:
+        """Return the norms (B, H, Q, n) of values (B, H, Q, D); None if the layer stores none."""
+        num_norms = self.storage.layout.num_norms
+        return attention.value_norms(values, num_norms) if num_norms else None
 
     def _append_attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, norms: Tensor | None, attention: Attention
+        self, q: Tensor, keys: Tensor, values: Tensor, attention: Attention
     ) -> Tensor:
         """Take one token per sequence."""
         tracker = self.tracker
@@ -246,14 +237,14 @@ class CacheLayer(Addressed):
             ema=ema,
             observer=None if tracker is None or ema is not None else self._observer(tracker),
         )
-        if norms is not None:
-            self._write_last_norms(norms)
+        self._write_norms(values, attention)
         return output
 
-    def _write_last_norms(self, norms: Tensor) -> None:
-        for segment in range(self.storage.num_segments):
-            newest = self.storage.metadata.entries(NORMS, segment)[:, -1:]
-            newest.copy_(of_segment(self.storage, norms, segment))
+    def _write_norms(self, values: Tensor, attention: Attention) -> None:
+        norms = self.norms_of(values, attention)
+        if norms is not None:
+            segments = range(self.storage.num_segments)
+            self.backend.write_newest(self.storage, segments, norms=norms)
 
     @property
     def can_step(self) -> bool:
@@ -277,10 +268,8 @@ class CacheLayer(Addressed):
         storage, tracker = self.storage, self.tracker
         if mass is not None and tracker is not None:
             hand_out_mass(storage, mass, self._observer(tracker))
-        if storage.layout.num_norms:
-            assert self.attention is not None
-            norms = value_norms(values, self.attention, storage.layout.num_norms)
-            self._write_last_norms(norms)
+        assert self.attention is not None
+        self._write_norms(values, self.attention)
         self._advance(1, None)
 
     def _append_then_attend(
@@ -288,12 +277,11 @@ class CacheLayer(Addressed):
         q: Tensor,
         keys: Tensor,
         values: Tensor,
-        norms: Tensor | None,
         columns: Sequence[Tensor] | None,
         attention: Attention,
     ) -> Tensor:
         """Take any number of tokens, some of which may be padding."""
-        storage = self.storage
+        storage, norms = self.storage, self.norms_of(values, attention)
         self.backend.append(storage, keys, values, norms, first=self.fed, columns=columns)
         tracker = self.tracker
         output = self.backend.attend(
@@ -369,6 +357,7 @@ class CacheLayer(Addressed):
     def drop_span(self, sequence: int, start: int, stop: int) -> None:
         """Drop the entries of positions start..stop - 1 of a sequence."""
         if self.is_filled:
+            self.has_gaps = True
             ranges = [(0, 0)] * self.storage.num_segments
             for segment in self.storage.segments(sequence):
                 ranges[segment] = (start, stop)
@@ -421,6 +410,7 @@ class CacheLayer(Addressed):
         self._storage, self._backend, self.attention, self.cold = None, None, None, None
         self.seen, self.fed = 0, []
         self.evicted_at = self.padded_at = self.num_spared = 0
+        self.has_gaps = False
         if self.policy is not None:
             self.policy.begin(self.fed)
 

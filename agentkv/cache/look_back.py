@@ -5,7 +5,7 @@ Shapes: B sequences, H key-value heads, G query heads per key-value head, D head
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,24 +13,18 @@ from torch import Tensor, nn
 from agentkv.cache.geometry import Attention
 from agentkv.cache.hf.compat import Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
-from agentkv.cache.hf.value_norms import value_norms
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.storage.backend import by_segment, of_segment
+from agentkv.cache.spans import Spans
+from agentkv.cache.storage.backend import by_segment
 from agentkv.policies.entries import Span
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import Dense
-from agentkv_kernels.layout import KEYS, NORMS, VALUES
-
-if TYPE_CHECKING:
-    from agentkv.cache.cache import Cache
 
 _LAST = torch.iinfo(torch.int64).max
 
 
 class Looks:
     """Alarms of a cache's sequences, and what its looks have come to so far."""
-
-    __slots__ = ("alarms", "changed", "count", "fetched", "read_nbytes")
 
     def __init__(
         self,
@@ -84,15 +78,19 @@ class SecondPass(HookedCache):
     other sequences are unchanged, and their logits mean nothing.
 
     Args:
+        layers: the cache's layers, as transformers sees them.
+        spans: its labels.
+        next_numbers: rotary position of each sequence's next token.
         looking: per sequence, whether it looks back.
     """
 
-    def __init__(self, cache: "Cache", looking: Sequence[bool]) -> None:
-        super().__init__(layers=cache.layers)
-        self._cache, self._looking = cache, looking
-        sequences = cache.evictor.spans.sequences
+    def __init__(
+        self, layers: Any, spans: Spans, next_numbers: Sequence[int], looking: Sequence[bool]
+    ) -> None:
+        super().__init__(layers=layers)
+        self._next_numbers, self._looking = next_numbers, looking
         looks = [i for i, each in enumerate(looking) if each]
-        self._fetched = {i: _Tally(sequences[i].labelled) for i in looks}
+        self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
 
@@ -102,12 +100,10 @@ class SecondPass(HookedCache):
         return sum((tally.by_label for tally in self._fetched.values()), Counter[str]())
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
-        assert (batch, num_tokens) == (self._cache.batch, 1), "the newest token of each sequence"
+        assert (batch, num_tokens) == (len(self._looking), 1), "the newest token of each sequence"
 
-    def rotary_positions(
-        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
-    ) -> Tensor:
-        return torch.tensor(self._cache.next_numbers)[:, None].sub_(1).clamp_min_(0)
+    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
+        return torch.tensor(self._next_numbers)[:, None].sub_(1).clamp_min_(0)
 
     @torch.no_grad()
     def attend(
@@ -120,8 +116,8 @@ class SecondPass(HookedCache):
         sinks: Tensor | None,
     ) -> Tensor:
         """Attend with the newest token of each sequence, (B, 1, H * G, D); zeros without a look."""
-        layer = self._cache.cache_layers[handle.layer_idx]
-        attention = self._cache.attention_of(layer, module, scale, sinks)
+        layer: CacheLayer = self.layers[handle.layer_idx].layer
+        attention = layer.attention_of(module, scale, sinks)
         storage, output = layer.storage, query.new_zeros(query.shape)
         of_segments, queries = by_segment(storage, output), by_segment(storage, query)
         segments = [
@@ -129,7 +125,10 @@ class SecondPass(HookedCache):
             for sequence, looks in enumerate(self._looking)
             for segment in (storage.segments(sequence) if looks else ())
         ]
-        _replace_newest(layer, segments, handle, attention)
+        norms = layer.norms_of(handle.values, attention)
+        layer.backend.write_newest(
+            storage, segments, keys=handle.keys, values=handle.values, norms=norms
+        )
         fetched = self._fetch(layer, segments, queries, attention)
         for segment in segments:
             done = layer.backend.attend_again(
@@ -224,21 +223,6 @@ class _Tally:
             if count:
                 found[label] += count
         return found
-
-
-def _replace_newest(
-    layer: CacheLayer, segments: Sequence[int], handle: Handle, attention: Attention
-) -> None:
-    """Overwrite the newest entry of some segments."""
-    storage, norms = layer.storage, None
-    if storage.layout.num_norms:
-        norms = value_norms(handle.values, attention, storage.layout.num_norms)
-    for segment in segments:
-        for field, x in ((KEYS, handle.keys), (VALUES, handle.values)):
-            storage.dense.entries(field, segment)[:, -1:] = of_segment(storage, x, segment)
-        if norms is not None:
-            newest = storage.metadata.entries(NORMS, segment)[:, -1:]
-            newest.copy_(of_segment(storage, norms, segment))
 
 
 def _sinks_of(layer: CacheLayer, segment: int, attention: Attention) -> Tensor | None:

@@ -153,7 +153,7 @@ class PackedForward(HookedCache):
         for cache, new in zip(self._caches, self._ids, strict=True):
             cache.check_input(module, *new.shape)
 
-    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
+    def begin(self, num_tokens: int, is_token: Tensor | None) -> None:
         for i, (cache, new) in enumerate(zip(self._caches, self._ids, strict=True)):
             try:
                 cache.begin(new.shape[1], None)
@@ -169,9 +169,7 @@ class PackedForward(HookedCache):
         for cache in self._caches:
             cache.leave()
 
-    def rotary_positions(
-        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
-    ) -> Tensor:
+    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
         """Return (1, all tokens)."""
         return torch.tensor(
             [

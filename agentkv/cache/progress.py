@@ -19,8 +19,6 @@ class Progress:
     Threads may take turns; two threads at the same time are refused.
     """
 
-    __slots__ = ("_is_unfinished", "_lock", "_worker", "has_changed")
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None

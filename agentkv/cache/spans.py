@@ -132,14 +132,8 @@ class Spans:
     Before the first forward one value stands for all sequences.
     """
 
-    __slots__ = ("sequences",)
-
     def __init__(self) -> None:
         self.sequences: list[SequenceSpans] = [SequenceSpans()]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.sequences = [SequenceSpans()]
 
     def set_batch(self, batch: int) -> None:
         """Give each of the first forward's sequences what was said before it."""
@@ -177,17 +171,11 @@ class Spans:
             changed[i] = changed[i].with_label(span, num_seen=fed[i], pinned=pinned)
         return changed
 
-    def pinned(self, found: Iterable[Found]) -> list[SequenceSpans]:
-        """Return what all sequences have with more pins."""
-        return self._with_pins(found, Pins.with_range)
-
-    def unpinned(self, found: Iterable[Found]) -> list[SequenceSpans]:
-        """Return what all sequences have with fewer pins."""
-        return self._with_pins(found, Pins.without_range)
-
-    def _with_pins(
+    def with_pins(
         self, found: Iterable[Found], change: Callable[[Pins, int, int], Pins]
     ) -> list[SequenceSpans]:
+        """Return what all sequences have once their pins are changed: by `Pins.with_range`, or by
+        `Pins.without_range`."""
         changed = list(self.sequences)
         for i, start, stop in found:
             changed[i] = replace(changed[i], pins=change(changed[i].pins, start, stop))

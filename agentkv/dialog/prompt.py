@@ -47,6 +47,14 @@ class Thinking:
     """Largest id of the tokenizer, plus one."""
 
 
+class EncodedText(str):
+    """A text with its ids, as `Template.encode` returns them."""
+
+    ids: list[int]
+    ends: list[int]
+    """For each id, the number of characters up to its end."""
+
+
 class Template(Protocol):
     """The prompt format of one family of models. Stateless, so episodes can share it."""
 
@@ -105,7 +113,8 @@ class Template(Protocol):
         """Return the ids of one page, up to where the model begins to write or to think.
 
         Args:
-            observation: the serialized page; empty shows no page.
+            observation: the serialized page; empty shows no page. An `EncodedText` is not encoded
+                again where the prompt has it as it is.
             note: the harness's message, placed before the page; empty for none.
             nonce: as for `opening`.
             actions: lines about actions that only this page has a use for (`dialog.further`), for
@@ -121,8 +130,8 @@ class Template(Protocol):
         """Encode untrusted text, without special or control tokens."""
         ...
 
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return what `encode` does, and for each id the number of characters up to its end."""
+    def encoded(self, text: str) -> EncodedText:
+        """Return a text with what `encode` returns, and where each id ends."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -152,8 +161,8 @@ class TokenizedTemplate:
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text)
 
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        return self._tokenizer.encode_with_ends(text)
+    def encoded(self, text: str) -> EncodedText:
+        return self._tokenizer.encoded(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids)
@@ -216,6 +225,8 @@ class PlainTemplate(TokenizedTemplate):
         self, observation: str, note: str = "", nonce: str = "", *, actions: str = ""
     ) -> list[int]:
         """Return the note and the page between their special tokens."""
+        if isinstance(observation, EncodedText) and not note:
+            return [self._page, *observation.ids, self._act]
         text = f"{one_line(note)}\n{observation}" if note else observation
         return [self._page, *self.encode(text), self._act]
 
@@ -276,10 +287,10 @@ class UntrustedTextTokenizer:
         ids = [id for part in _encode_each(self._untrusted, self._parts(text)) for id in part]
         return [id for id in ids if id not in self.control_ids]
 
-    def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """Return what `encode` does, and for each id the number of characters up to its end."""
-        ids: list[int] = []
-        ends: list[int] = []
+    def encoded(self, text: str) -> EncodedText:
+        """Return a text with what `encode` returns, and where each id ends."""
+        whole = EncodedText(text)
+        ids, ends = whole.ids, whole.ends = [], []
         start, parts = 0, self._parts(text)
         encoded = self._untrusted.encode_batch(parts, add_special_tokens=False)
         for text, part in zip(parts, encoded, strict=True):
@@ -288,7 +299,7 @@ class UntrustedTextTokenizer:
                     ids.append(id)
                     ends.append(start + end)
             start += len(text)
-        return ids, ends
+        return whole
 
     def _parts(self, text: str) -> list[str]:
         """Cut untrusted text inside its control tokens."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.cache import Cache
-from agentkv.dialog.prompt import Template
+from agentkv.dialog.prompt import EncodedText, Template
 from agentkv.models.turn import Numbers, Turn
 
 WHOLE = 4
@@ -64,14 +64,9 @@ class SavedHeld:
 
 
 class HeldSpans:
-    """Follows what the cache holds of each span, and tells what changes from turn to turn.
+    """Follows what the cache holds of each span, and tells what changes from turn to turn."""
 
-    Args:
-        template: the prompt format of the conversation.
-    """
-
-    def __init__(self, template: Template) -> None:
-        self._template = template
+    def __init__(self) -> None:
         self._pieces: dict[int, Tensor] = {}
         """By turn, the ranges (n, 2) of the ids in `Turn.shown` that its pieces have."""
         self._levels: dict[str, str] = {}
@@ -89,7 +84,7 @@ class HeldSpans:
         self._pieces = {turn: torch.tensor(ranges) for turn, ranges in saved.pieces.items()}
         self._levels = dict(saved.levels)
 
-    def note_page(self, number: int, turn: Turn, observation: str) -> tuple[int, ...]:
+    def note_page(self, number: int, turn: Turn, observation: EncodedText) -> tuple[int, ...]:
         """Divide the page of a turn, and return where its pieces end, in characters.
 
         A piece's ids are exact where the prompt holds the page's text as it is, and a few ids off
@@ -98,9 +93,8 @@ class HeldSpans:
         ends = piece_ends(observation)
         if not ends:
             return ()
-        ids, of_tokens = self._template.encode_with_ends(observation)
-        pieces = [_tokens_between(of_tokens, *places) for places in pairwise([0, *ends])]
-        first = _place(ids, turn.shown)
+        pieces = [_tokens_between(observation.ends, *places) for places in pairwise([0, *ends])]
+        first = _place(observation.ids, turn.shown)
         self._pieces[number] = (first + torch.tensor(pieces)).clamp_max(len(turn.shown))
         return tuple(ends)
 

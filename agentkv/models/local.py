@@ -19,7 +19,7 @@ from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.defaults import CHUNK, POLICY
 from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
-from agentkv.dialog.prompt import DoesNotThink, Template, nonce_of
+from agentkv.dialog.prompt import DoesNotThink, EncodedText, Template, nonce_of
 from agentkv.dialog.reply import notes_in
 from agentkv.dialog.schema.prepared import PreparedSchema, rule_of
 from agentkv.models.batch import Batch
@@ -219,7 +219,7 @@ class ActingModel:
 class PendingReply:
     """A reply that a `Batch` is writing; see `LocalConversation.start_reply`."""
 
-    observation: str
+    observation: EncodedText
     """The page text that the model is shown."""
     generation: Generation
     """The reply in progress, to be added to a `Batch`."""
@@ -243,12 +243,12 @@ class LocalConversation:
         self._first_goal = self._goal = _encodable(goal)
         self._nonce = nonce_of(self._first_goal, seed)
         self._turns: list[Turn] = []
-        self._earlier = CacheUse(0, 0, 0)
+        self._earlier = CacheUse()
         """Use of the caches before the present one."""
         self._begin_cache()
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.settings.temperature, random)
-        self._held = HeldSpans(acting.template)
+        self._held = HeldSpans()
         self._known: Known | None = None
         self._next_goal: list[int] = []
         """Ids of a goal or question that no page has followed yet."""
@@ -396,9 +396,9 @@ class LocalConversation:
     ) -> PendingReply:
         """Begin a reply to `page`, or to nothing but the goal or question."""
         self._require_whole()
-        acting = self._acting
+        acting, template = self._acting, self._acting.template
         with timed(stopwatch, "tokenizer"):
-            observation = "" if page is None else self._observation(page)
+            observation = template.encoded("") if page is None else self._observation(page)
             actions = "" if page is None or is_question else self._further_actions(page)
             turn = self._new_turn(page, observation, note, actions)
         if self._turns:
@@ -406,8 +406,8 @@ class LocalConversation:
         needed = (
             len(self._pending) + len(turn.goal) + len(turn.shown) + acting.settings.max_new_tokens
         )
-        if acting.template.thinking is not None:
-            needed += acting.settings.thinking + len(acting.template.thinking.end)
+        if template.thinking is not None:
+            needed += acting.settings.thinking + len(template.thinking.end)
         if not self.cache.has_positions(needed):
             raise context_limit_error(self.cache, needed)
         with timed(stopwatch, "grammar"):
@@ -427,18 +427,26 @@ class LocalConversation:
         )
         return PendingReply(observation, generation, stopwatch, is_question)
 
-    def _observation(self, page: Page) -> str:
-        """Serialize a page as the model is shown it."""
+    def _observation(self, page: Page) -> EncodedText:
+        """Serialize a page as the model is shown it, and encode it once."""
         acting, template = self._acting, self._acting.template
+        counted: list[EncodedText] = []
+
+        def count(text: str) -> int:
+            if counted:
+                return template.count(text)
+            counted.append(template.encoded(text))  # the whole page
+            return len(counted[0].ids)
+
         seen, known = serialize_changes(
             page,
             self._known,
             layout=template.layout,
             budget=acting.settings.observation_tokens,
-            count=template.count,
+            count=count,
         )
         self._known = known if acting.settings.observations == "changes" else None
-        return seen.text
+        return counted[0] if counted == [seen.text] else template.encoded(seen.text)
 
     def _further_actions(self, page: Page) -> str:
         """Describe actions that only some pages have a use for, unless the model was trained on a
@@ -536,7 +544,7 @@ class LocalConversation:
             held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
         return Reply(
             text=text,
-            observation=pending.observation,
+            observation=str(pending.observation),
             num_tokens_in=generation.num_prompt_tokens,
             num_tokens_out=len(ids),
             thinking=template.decode(thought).strip() if thought else "",
@@ -627,39 +635,30 @@ class LocalConversation:
         is_question: bool,
         schema: PreparedSchema | None,
     ) -> Rule:
-        acting, template = self._acting, self._acting.template
-        if schema is None:
-            rule = self._new_reply_rule(page, stopwatch, is_question=is_question)
+        acting, grammar, template = self._acting, self._local.grammar, self._acting.template
+        max_tokens, thoughts = acting.settings.max_new_tokens, template.thoughts
+        rule: Rule
+        if schema is not None:
+            rule = TextRule(
+                template.decode,
+                end_ids=template.end_ids,
+                max_tokens=max_tokens,
+                matcher=grammar.match(f"start: value\nvalue: {rule_of(schema.grammar)}"),
+            )
+        elif acting.settings.decoding == "free" or (is_question and thoughts == "free"):
+            rule = FreeRule(template, max_tokens=max_tokens, is_action=not is_question)
         else:
-            rule = self._new_json_rule(schema)
+            matcher = grammar.start(
+                _NOTHING if page is None else page,
+                self._goal,
+                thoughts=thoughts,
+                max_tokens=max_tokens,
+                only_stop=is_question,
+            )
+            rule = GrammarRule(matcher, stopwatch=stopwatch)
         if template.thinking is None:
             return rule
         return ThinkingRule(rule, template.thinking, max_tokens=acting.settings.thinking)
-
-    def _new_json_rule(self, schema: PreparedSchema) -> Rule:
-        acting, template = self._acting, self._acting.template
-        return TextRule(
-            template.decode,
-            end_ids=template.end_ids,
-            max_tokens=acting.settings.max_new_tokens,
-            matcher=self._local.grammar.match(f"start: value\nvalue: {rule_of(schema.grammar)}"),
-        )
-
-    def _new_reply_rule(
-        self, page: Page | None, stopwatch: Stopwatch | None, *, is_question: bool
-    ) -> Rule:
-        acting, local, template = self._acting, self._local, self._acting.template
-        max_tokens, thoughts = acting.settings.max_new_tokens, template.thoughts
-        if acting.settings.decoding == "free" or (is_question and thoughts == "free"):
-            return FreeRule(template, max_tokens=max_tokens, is_action=not is_question)
-        matcher = local.grammar.start(
-            _NOTHING if page is None else page,
-            self._goal,
-            thoughts=thoughts,
-            max_tokens=max_tokens,
-            only_stop=is_question,
-        )
-        return GrammarRule(matcher, stopwatch=stopwatch)
 
 
 def _confidences(generation: Generation, *, num_thought: int) -> tuple[float | None, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentkv.progress import Listener
 from agentkv.settings import ActingSettings
+from agentkv.trace import CacheStatistics
 from agentkv_env.page import Page
 
 if TYPE_CHECKING:
@@ -33,34 +34,14 @@ class Cancelled(RuntimeError):
     """Somebody cancelled the reply while the model was writing it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUse:
-    """Size of an episode's cache after a turn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUse(CacheStatistics):
+    """What a conversation's caches hold after a turn, and what they have done."""
 
-    seen_tokens: int
-    """Tokens fed since the cache was begun, kept or not."""
-    live_bytes: int
+    live_bytes: int = 0
     """Bytes of the stored keys and values."""
-    peak_bytes: int
+    peak_bytes: int = 0
     """Largest `live_bytes` since the cache was begun."""
-    cold_bytes: int = 0
-    """Bytes of the evicted entries that may come back; not part of `live_bytes`."""
-    index_bytes: int = 0
-    """Bytes of what looks scan instead of those entries' keys; in neither of the two above."""
-    num_looks: int = 0
-    """Tokens that have looked back since the cache was begun."""
-    num_changing_looks: int = 0
-    """Looks after which another token was the likeliest one, whatever the grammar."""
-    look_bytes: int = 0
-    """Bytes that looks have read since the cache was begun: keys or digests to choose by, and what
-    they fetched."""
-    fetched: Mapping[str, int] = field(default_factory=dict)
-    """Entries that looks have fetched since the cache was begun, over all layers, by the label of
-    their tokens: `page 3`, `reply 2`, `goal`."""
-    num_renumberings: int = 0
-    """How often the cache's rotary positions were renumbered, because the model's had run out."""
-    num_evicted: int = 0
-    """Entries that have left since the cache was begun, over the layers that the policy bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +102,9 @@ class Conversation(Protocol):
 
 
 @runtime_checkable
-class LastingConversation(Protocol):
-    """A conversation that goes on after its first goal is reached or given up."""
+class LastingConversation(Conversation, Protocol):
+    """A conversation that goes on after its first goal is reached or given up, and after a
+    `TimeoutError`."""
 
     is_cancelled: Callable[[], bool]
     """Asked before each token; True ends the reply with `Cancelled`."""
@@ -153,10 +135,6 @@ class LastingConversation(Protocol):
             Cancelled: `is_cancelled` returned True. The conversation can continue.
             ContextLimit: the turn does not fit the model's positions.
         """
-        ...
-
-    def reply(self, page: Page, note: str = "", deadline: float | None = None) -> Reply:
-        """See `Conversation.reply`. The conversation can continue after a `TimeoutError`."""
         ...
 
     def save(self, folder: Path) -> None:

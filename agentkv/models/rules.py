@@ -48,7 +48,21 @@ class Rule(Protocol):
         ...
 
 
-class GrammarRule:
+class _WholeReply:
+    """Ids of a reply without a thought before it."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.pending: list[int] = []
+        self.is_complete = False
+
+    @property
+    def answer(self) -> list[int]:
+        """All ids."""
+        return self.ids
+
+
+class GrammarRule(_WholeReply):
     """A `Rule` that admits only the replies of a page's grammar.
 
     Ids that the grammar forces are neither sampled nor fed in forwards of their own: they are
@@ -60,16 +74,9 @@ class GrammarRule:
     """
 
     def __init__(self, matcher: Matcher, *, stopwatch: Stopwatch | None = None) -> None:
+        super().__init__()
         self._matcher, self._stopwatch = matcher, stopwatch
-        self.ids: list[int] = []
-        self.pending: list[int] = []
-        self.is_complete = False
         self._extend([])
-
-    @property
-    def answer(self) -> list[int]:
-        """All ids."""
-        return self.ids
 
     def allowed(self) -> Tensor:
         """Return the grammar's mask: bool, (vocabulary of the tokenizer,), on the CPU."""
@@ -91,7 +98,7 @@ class GrammarRule:
         self.pending, self.is_complete = new, self._matcher.is_complete
 
 
-class FreeRule:
+class FreeRule(_WholeReply):
     """A `Rule` that allows every id. An end token or `max_tokens` end the reply.
 
     Args:
@@ -99,15 +106,8 @@ class FreeRule:
     """
 
     def __init__(self, template: Template, *, max_tokens: int, is_action: bool = True) -> None:
+        super().__init__()
         self._template, self._max_tokens, self._is_action = template, max_tokens, is_action
-        self.ids: list[int] = []
-        self.pending: list[int] = []
-        self.is_complete = False
-
-    @property
-    def answer(self) -> list[int]:
-        """All ids."""
-        return self.ids
 
     def allowed(self) -> None:
         """Return None: every id is allowed."""
@@ -185,7 +185,7 @@ class ThinkingRule:
         self.pending = new if self._is_thinking else [*new, *self._reply.pending]
 
 
-class TextRule:
+class TextRule(_WholeReply):
     """A `Rule` for a reply in text, free or within a grammar, which is decoded as it is written.
 
     It ends with an end token, after `max_tokens` tokens, or with a stop text.
@@ -215,10 +215,9 @@ class TextRule:
         min_tokens: int = 0,
         num_ids: int = 0,
     ) -> None:
+        super().__init__()
         self._decode, self._end_ids, self._max_tokens = decode, end_ids, max_tokens
         self._stops, self._matcher = [stop for stop in stops if stop], matcher
-        self.ids: list[int] = []
-        self.pending: list[int] = []
         self.is_complete = max_tokens == 0
         self.ended_by: Literal["stop", "length"] = "length" if max_tokens == 0 else "stop"
         """What ended the reply: an end token or a stop text, or its maximum length."""
@@ -240,11 +239,6 @@ class TextRule:
         """The first id that the decoder is given, and the number of ids that are decoded."""
         if matcher is not None and not self.is_complete:
             self._extend([])
-
-    @property
-    def answer(self) -> list[int]:
-        """All ids."""
-        return self.ids
 
     def allowed(self) -> Tensor | None:
         """Return the grammar's mask, without end tokens as long as none may come; None if every

@@ -171,8 +171,6 @@ class Layout:
 class Addressed:
     """Base of values that compiled code finds by address, which a copy would not have."""
 
-    __slots__ = ()
-
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} cannot be copied or pickled by itself: compiled code finds "
@@ -187,8 +185,6 @@ class TableDescriptor(Addressed):
         num_segments: N.
         fields: fields of the table, whose tensors `point` names later.
     """
-
-    __slots__ = ("_end", "_num_segments", "numbers")
 
     def __init__(self, num_segments: int, fields: Sequence[Field]) -> None:
         self._num_segments, self._end = num_segments, EXTENTS + 4 * num_segments
@@ -253,8 +249,6 @@ class LayerDescriptor(Addressed):
         tables: descriptors of metadata, dense, codes, scales and queries; None for a table the
             layer lacks.
     """
-
-    __slots__ = ("_tables", "address", "numbers", "segments_per_sequence")
 
     def __init__(
         self, layout: Layout, batch: int, tables: Sequence[TableDescriptor | None]

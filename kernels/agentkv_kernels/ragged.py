@@ -9,7 +9,7 @@ of a field.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -139,6 +139,15 @@ class StoredEntries:
     def head_dim(self) -> int:
         """D."""
         return self.dense.keys.shape[1]
+
+    def grown(self, metadata: Tensor | None = None, dense: Tensor | None = None) -> "StoredEntries":
+        """Return the same memory under layouts that count one more entry in every segment.
+
+        Args:
+            metadata, dense: the new extents of both tables, where a kernel has written them.
+        """
+        entries = replace(self.dense, layout=self.dense.layout.grown(dense))
+        return replace(self, layout=self.layout.grown(metadata), dense=entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import torch
 
-from agentkv_kernels import segments as reference
 from agentkv_kernels.ema import Ema
+from tests.kernels import segments as reference
 from tests.kernels.drop_checks import DropRuns
 from tests.kernels.random_segments import RandomSegments
 

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from agentkv_kernels import device, segments
+from agentkv_kernels import device
 from agentkv_kernels.ema import Ema
 from agentkv_kernels.ragged import RaggedLayout
+from tests.kernels import segments
 from tests.kernels.random_segments import RandomSegments
 
 

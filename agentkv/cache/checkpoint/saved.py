@@ -120,7 +120,7 @@ def _fill(
         tables = {name: _take_fields(tensors, f"layers.{i}.{name}") for name in own.extents}
         layer, module = evictor.layers[i], modules[i]
         sinks = getattr(module, "sinks", None)
-        attention = cache.attention_of(layer, module, own.scale, sinks)
+        attention = layer.attention_of(module, own.scale, sinks)
         layers.append(LayerEntries(tables, attention, next(module.parameters()).device))
     if tensors:
         raise ValueError(f"found a tensor {min(tensors)!r:.80}, which no table has")
@@ -132,7 +132,7 @@ def _fill(
         raise ValueError("found energies, but the policy learns none")
     for energies in (state.learned, state.used):
         evictor.allowance.use_state(energies)
-        evictor.allowance.layer(0, state.seen)  # raises if the layers differ in number
+        evictor.allowance.layers(state.seen)  # raises if the layers differ in number
 
 
 def _take_fields(tensors: dict[str, Tensor], table: str) -> list[Tensor]:

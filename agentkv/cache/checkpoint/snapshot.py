@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn, Protocol, SupportsIndex
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.state import (
@@ -65,11 +65,6 @@ class Restorable(Protocol):
     def check(self) -> None:
         """Audit the structure."""
 
-    def attention_of(
-        self, layer: CacheLayer, module: nn.Module, scale: float, sinks: Tensor | None
-    ) -> Attention:
-        """Return what a layer's attention module brings to a forward."""
-
 
 @dataclass(frozen=True, slots=True)
 class LayerEntries:
@@ -116,24 +111,6 @@ class Snapshot:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise Misuse(NOT_PICKLED)
-
-
-def capture(cache: Restorable) -> Snapshot:
-    """Return a snapshot of a cache that is between two forwards."""
-    return Snapshot(state_of(cache), tuple(entries_of(cache)), cache.token_ids.all(), cache.origin)
-
-
-def put(cache: Restorable, snapshot: Snapshot) -> None:
-    """Restore a snapshot, and the energies that the allocator had learned by then."""
-    fill(cache, snapshot.state, snapshot.layers, snapshot.ids)
-    allocator = cache.evictor.policy.allocator
-    if isinstance(allocator, Learner):
-        allocator.load_state(snapshot.state.learned)
-
-
-def copy_into(twin: Restorable, cache: Restorable) -> None:
-    """Copy `cache`, layer by layer, into an empty cache of the same model and policy."""
-    fill(twin, state_of(cache), entries_of(cache), cache.token_ids.all())
 
 
 def state_of(cache: Restorable) -> CacheState:
@@ -267,6 +244,7 @@ def _fill_layer(
     # no snapshot says when entries left
     layer.evicted_at = state.seen if layer.num_evicted else 0
     layer.padded_at = state.seen if min(state.fed) < state.seen else 0
+    layer.has_gaps = not layer.storage.is_consecutive
     if layer.policy is not None:
         layer.policy.num_steps = own.num_steps
         layer.policy.ranks.qualities = dict(own.qualities)

@@ -19,8 +19,6 @@ from agentkv.policies.slots import Allocator, Learner
 class EnergyStatistics:
     """Collects what the layers measure in one forward, and updates the allocator at its end."""
 
-    __slots__ = ("_allocator", "_shifts")
-
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
         self._shifts: dict[int, Tensor] = {}

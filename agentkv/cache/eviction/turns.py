@@ -9,8 +9,6 @@ class Turns:
     A turn is the tokens decoded one by one; it ends with the next forward of several tokens.
     """
 
-    __slots__ = ("counts", "sums")
-
     def __init__(self, sums: Sequence[float] = (), counts: Sequence[int] = ()) -> None:
         self.sums, self.counts = list(sums), list(counts)
         """Per sequence: sum of the confidences of the turn so far, and number of its tokens."""

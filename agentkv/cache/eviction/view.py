@@ -52,8 +52,6 @@ class View:
     shows one unit only.
     """
 
-    __slots__ = ("_lengths", "_orders", "_units")
-
     def __init__(self, units: Sequence[Unit]) -> None:
         self._units = units
         self._lengths = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor, PreTrainedModel
 
-from agentkv.cache.hf.compat import ATTENTION, outside_compile, register
+from agentkv.cache.hf.compat import ATTENTION, outside_compile, register, tokens_among
 from agentkv.cache.hf.families import decoder, describe
 from agentkv.cache.hf.forward import arguments_of, install
 from agentkv.cache.hf.hooked_cache import HookedCache
@@ -65,14 +65,18 @@ def _check_forward(
     tokens = embeds if ids is None else ids
     if not isinstance(tokens, Tensor):
         return None
-    cache.check_input(module, tokens.shape[0], tokens.shape[1])
+    batch, num_new = tokens.shape[:2]
+    cache.check_input(module, batch, num_new)
     mask = given.get("attention_mask")
-    cache.begin(tokens.shape[1], mask)
+    is_token = tokens_among(mask, num_new)
+    cache.begin(num_new, is_token)
     cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
-    places = cache.rotary_positions(given.get("position_ids"), mask, tokens.shape[1])
-    if places is None:
-        return None
-    return (), {**given, "position_ids": places.to(tokens.device)}
+    if is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
+        given = {**given, "attention_mask": None}
+    places = cache.rotary_positions(given.get("position_ids"), num_new)
+    if places is not None:
+        given = {**given, "position_ids": places.to(tokens.device)}
+    return (), given
 
 
 @outside_compile

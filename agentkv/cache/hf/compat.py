@@ -58,14 +58,6 @@ class Handle:
 class Columns(int):
     """Columns that our cache has seen, new ones included; its type tells the mask function so."""
 
-    num_new: int
-
-    @classmethod
-    def of(cls, seen: int, num_new: int) -> "Columns":
-        columns = cls(seen + num_new)
-        columns.num_new = num_new
-        return columns
-
 
 class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """Presents a `CacheLayer` to transformers."""
@@ -92,7 +84,7 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Return the columns seen plus the new ones, and an offset of 0."""
         # a tensor of cache positions before 5.4
         num_q = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return Columns.of(self.layer.seen, num_q), 0
+        return Columns(self.layer.seen + num_q), 0
 
     def get_seq_length(self, *args: Any) -> int:
         """Return the tokens seen, not those stored: new tokens derive their positions from it."""
@@ -118,19 +110,25 @@ def register() -> None:
 
 
 def _mask(*, kv_length: int, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
-    """Return (B, columns) for our cache, None if no new token is padding; (B, 1, Q, T) for
-    others."""
-    if not isinstance(kv_length, Columns):
-        return sdpa_mask(kv_length=kv_length, attention_mask=attention_mask, **kwargs)
-    if attention_mask is None or is_all(attention_mask[:, -kv_length.num_new :]):
+    """Return the mask (B, columns) itself for our cache, and (B, 1, Q, T) for others."""
+    if isinstance(kv_length, Columns):
+        return attention_mask
+    return sdpa_mask(kv_length=kv_length, attention_mask=attention_mask, **kwargs)
+
+
+def tokens_among(mask: Any, num_new: int) -> Tensor | None:
+    """Return which new columns are tokens, (B, num_new) bool on the CPU; None if none is padding.
+
+    It waits for the device of the mask. A forward calls it once, before it has queued any work.
+
+    Args:
+        mask: what the model was given as `attention_mask`; `attend` refuses one that is no tensor
+            (B, columns).
+    """
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
         return None
-    return attention_mask
-
-
-@outside_compile
-def is_all(mask: Tensor) -> bool:
-    """Return True if no entry of `mask` is 0; waits for the device."""
-    return bool(mask.all())
+    is_token = mask[:, -num_new:].to("cpu") != 0
+    return None if is_token.all() else is_token
 
 
 def _attention(
@@ -177,6 +175,23 @@ def _attend_in(
     """Attend in our cache; see `CacheLayer.attend`."""
     output: Tensor = handle.owner.attend(module, handle, query, mask, scale, sinks)
     return output
+
+
+class WithoutGradient(torch.autograd.Function):
+    """Passes the output of attention on, and refuses to compute its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, query: Tensor) -> Tensor:
+        """Return `output` itself, tied to the graph of `query`."""
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Refuse. Raises Misuse."""
+        raise Misuse(
+            "a cache is for inference: what it stores has no gradient. Train the model without it, "
+            "with use_cache=False"
+        )
 
 
 def _attend_with_sinks(

@@ -64,20 +64,6 @@ class _Seal:
     The checks are loops of the interpreter's own, because every step of decoding makes them.
     """
 
-    __slots__ = (
-        "_hooked",
-        "_module_owners",
-        "_modules",
-        "_names",
-        "_pointers",
-        "_sizes",
-        "_tensor_names",
-        "_tensor_owners",
-        "_tensors",
-        "_unhooked",
-        "_vars",
-    )
-
     def __init__(self, model: nn.Module) -> None:
         modules = list(model.modules())
         inner = modules[1:]

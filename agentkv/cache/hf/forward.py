@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from agentkv.cache.hf import plain_forward
-from agentkv.cache.hf.compat import ATTENTION, is_all, outside_compile
+from agentkv.cache.hf.compat import ATTENTION, outside_compile, tokens_among
 from agentkv.cache.hf.decoder import PREFIXES, Decoder, NotCompiled, not_served, read_decoder
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
@@ -95,17 +95,15 @@ class Forward:
         if not _is_plain(model, given) or not self.read():
             return None
         batch, num_new = ids.shape
-        mask = given.get("attention_mask")
         cache.check_input(model.base_model, batch, num_new)
-        if mask is not None and is_all(mask[:, -num_new:]):
-            mask = None
-        cache.begin(num_new, mask)
+        is_token = tokens_among(given.get("attention_mask"), num_new)
+        cache.begin(num_new, is_token)
         try:
             cache.note_ids(ids.to(torch.int32, copy=True))
-            if mask is None and cache.can_step(num_new):
+            if is_token is None and cache.can_step(num_new):
                 logits = self._decode(cache, ids, given.get("position_ids"))
             else:
-                logits = _read(model, cache, given, mask)
+                logits = _read(model, cache, given, is_token)
             cache.finish()
         except BaseException:
             cache.leave()
@@ -118,7 +116,7 @@ class Forward:
         """Return the logits of one new token per sequence, in a compiled step."""
         assert self._decoder is not None
         tokens = ids.flatten().tolist()
-        positions = cache.rotary_positions(positions, None, 1)
+        positions = cache.rotary_positions(positions, 1)
         members = cache.begin_step(self._decoder.attentions, self._decoder.scales)
         if positions is None:
             places = [cache.get_seq_length()] * len(tokens)
@@ -138,9 +136,7 @@ class Forward:
 def _read(model: Any, cache: HookedCache, given: Mapping[str, Any], mask: Tensor | None) -> Tensor:
     """Return the logits of any number of new tokens, in plain torch."""
     ids = given["input_ids"]
-    positions = cache.rotary_positions(
-        given.get("position_ids"), given.get("attention_mask"), ids.shape[1]
-    )
+    positions = cache.rotary_positions(given.get("position_ids"), ids.shape[1])
     if positions is None:
         seen = cache.get_seq_length()
         positions = torch.arange(seen, seen + ids.shape[1])[None]

@@ -26,12 +26,12 @@ class HookedCache(TransformersCache):
         """Refuse a forward that cannot work. Raises Misuse (ValueError); nothing has changed."""
         raise NotImplementedError
 
-    def begin(self, num_tokens: int, mask: Tensor | None) -> None:
+    def begin(self, num_tokens: int, is_token: Tensor | None) -> None:
         """Start a forward that was checked: `finish` ends it, or `leave` if it fails.
 
         Args:
             num_tokens: new tokens of each sequence, padding included.
-            mask: as in `rotary_positions`.
+            is_token: (B, num_tokens) bool on the CPU, False for padding; None: no padding.
 
         Raises:
             Misuse: a ValueError; another thread is in the middle of one, or the last did not end.
@@ -45,16 +45,13 @@ class HookedCache(TransformersCache):
                 for a forward that was given embeddings.
         """
 
-    def rotary_positions(
-        self, given: Tensor | None, mask: Tensor | None, num_tokens: int
-    ) -> Tensor | None:
-        """Return (1 or B, num_tokens) int64, the rotary positions of new tokens; None if
-        transformers counts the same.
+    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor | None:
+        """Return (1 or B, num_tokens) int64, the rotary positions of the new tokens of the forward
+        that began; None if transformers counts the same.
 
         Args:
             given: positions in the sequences, (1 or B, num_tokens), that the forward was called
                 with; None: they count on from the tokens that were fed.
-            mask: (B, columns so far and new ones), zeros for padding; None: no new padding.
         """
         return given
 

@@ -18,8 +18,6 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 class _LayerHooks:
     """Hooks of one decoder layer, and what passes between them in one forward."""
 
-    __slots__ = ("cache", "handles", "layer_idx", "mask", "stream")
-
     def __init__(self, layer_idx: int, layer: nn.Module, family: Family) -> None:
         self.layer_idx = layer_idx
         self._forget()
@@ -58,8 +56,6 @@ class _LayerHooks:
 
 class Watch:
     """Removes the hooks of `watch_residual_shift`."""
-
-    __slots__ = ("_hooks",)
 
     def __init__(self, hooks: list[_LayerHooks]) -> None:
         self._hooks = hooks

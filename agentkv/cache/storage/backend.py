@@ -111,7 +111,7 @@ class Backend:
     ) -> Tensor:
         """Append one token per sequence, attend over all entries, and keep its query.
 
-        Norms of the new entries are left to the caller.
+        Norms of the new entries are left to `write_newest`.
 
         Args:
             q: (B, H * G, 1, D), rotated; query head h * G + g reads head h.
@@ -218,6 +218,28 @@ class Backend:
         return storage.parts(which)
 
     # ---- looking back
+
+    def write_newest(
+        self,
+        storage: LayerStorage,
+        segments: Iterable[int],
+        *,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        norms: Tensor | None = None,
+    ) -> None:
+        """Overwrite fields of the newest entry of some segments.
+
+        Args:
+            keys, values: (B, H, 1, D); None: they stay.
+            norms: (B, H, 1, n); None: they stay.
+        """
+        dense = storage.dense
+        fields = ((dense, KEYS, keys), (dense, VALUES, values), (storage.metadata, NORMS, norms))
+        for table, field, x in fields:
+            for segment in () if x is None else segments:
+                own = of_segment(storage, x, segment)
+                table.entries(field, segment)[:, -1:].copy_(own)
 
     def log_sums(
         self, storage: LayerStorage, segment: int, q: Tensor, *, scale: float, sinks: Tensor | None
@@ -344,10 +366,6 @@ class Backend:
             merge_blocks(storage)
         storage.dense.drop(dense)
         storage.metadata.drop(runs)
-
-    def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
-        """Drop the entries of each segment whose position is below the segment's `oldest`."""
-        self.drop_span(storage, [(0, max(0, limit)) for limit in oldest])
 
     def drop_span(self, storage: LayerStorage, ranges: Sequence[Run]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""

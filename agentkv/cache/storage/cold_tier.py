@@ -47,8 +47,6 @@ class ColdTier:
         memory: where the entries are.
     """
 
-    __slots__ = ("_backend", "index", "lent", "storage")
-
     def __init__(
         self,
         hot: LayerStorage,

@@ -25,8 +25,6 @@ class Digests:
         meter: counts the bytes.
     """
 
-    __slots__ = ("block", "table")
-
     def __init__(
         self, layout: Layout, num_segments: int, *, block: int, device: torch.device, meter: Meter
     ) -> None:

@@ -44,20 +44,6 @@ class LayerStorage(Addressed):
         growth, memory: as in `Table`.
     """
 
-    __slots__ = (
-        "codes",
-        "dense",
-        "descriptor",
-        "device",
-        "layout",
-        "metadata",
-        "num_segments",
-        "queries",
-        "queries_of_chunks",
-        "relative_positions",
-        "scales",
-    )
-
     def __init__(
         self,
         layout: Layout,
@@ -205,6 +191,13 @@ class LayerStorage(Addressed):
         others = self.queries_of_chunks.of(sequence)
         positions, order = torch.cat([positions, others[1]]).sort()
         return torch.cat([queries, others[0]], dim=1)[:, order], positions
+
+    @property
+    def is_consecutive(self) -> bool:
+        """True if no position between a segment's first entry and its last is missing; waits for
+        the device."""
+        positions = map(self.positions, range(self.num_segments))
+        return all(bool((each.diff() == 1).all()) for each in positions)
 
     # ---- views
 

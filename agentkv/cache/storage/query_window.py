@@ -19,8 +19,6 @@ SPARE = 15
 class QueryWindow(Addressed):
     """Up to `layout.query_window` queries (H * G, w, D) of each sequence."""
 
-    __slots__ = ("table", "window")
-
     def __init__(self, layout: Layout, batch: int, *, device: torch.device, meter: Meter) -> None:
         self.window = layout.query_window
         self.table = Table(layout.queries, batch, device=device, meter=meter, spare=SPARE)

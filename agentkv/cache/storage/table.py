@@ -79,18 +79,6 @@ class Table(Addressed):
         meter: counts every byte taken and returned, temporary copies included.
     """
 
-    __slots__ = (
-        "_layout",
-        "descriptor",
-        "fields",
-        "growth",
-        "memory",
-        "meter",
-        "num_segments",
-        "spare",
-        "tensors",
-    )
-
     def __init__(
         self,
         fields: Sequence[Field],

@@ -18,8 +18,6 @@ MAX_PENDING = 256
 class TokenIds:
     """Token ids of every sequence, on the device they came on. They do not count as cache bytes."""
 
-    __slots__ = ("_is_complete", "_pending", "_table")
-
     def __init__(self) -> None:
         self._table: Table | None = None
         self._pending: list[Tensor] = []

@@ -59,6 +59,18 @@ class TritonBackend(Backend):
         ema: Ema | None,
         observer: MassObserver | None,
     ) -> Tensor:
+        if q.dtype != storage.layout.dtype:  # a launch reads queries and entries of one dtype
+            return super().append_attend(
+                storage,
+                q,
+                keys,
+                values,
+                first=first,
+                scale=scale,
+                sinks=sinks,
+                ema=ema,
+                observer=observer,
+            )
         shape = (storage.num_segments, -1, q.shape[3])
         storage.metadata.reserve()
         storage.dense.reserve()

@@ -6,11 +6,8 @@ Importing this module imports Numba, which takes half a second.
 import math
 
 import numpy as np
-import torch
 from numba import carray
-from torch import Tensor
 
-from agentkv_kernels.confidence import FAR
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
 from agentkv_kernels.numba.compiled import compiled
@@ -18,19 +15,10 @@ from agentkv_kernels.numba.compiled import compiled
 f32, i32 = np.float32, np.int32
 
 LOG2_E = f32(1.4426950408889634)
-LOWEST = f32(-FAR)
 
 CHUNK = 1024
 """Logits that are read twice, once for the maximum and once for the sums, while they are in the
 fastest cache."""
-
-
-def confidence(logits: Tensor, weights: tuple[float, float, float]) -> Tensor:
-    """Compute `confidence.confidence` of logits (B, V)."""
-    batch, size = logits.shape
-    found = torch.empty(batch)
-    read(logits.data_ptr(), batch, size, logits.stride(0), *weights, found.data_ptr())
-    return found
 
 
 @compiled()
@@ -64,13 +52,13 @@ def two_best_of(bits, start, stop, first, second):
 
 
 @compiled(fastmath=FAST)
-def sums_of(logits, start, stop, top):
-    """Return the sums of e ** d and d e ** d, where d = logit - top, at least -`FAR`."""
+def sums_of(logits, start, stop, top, lowest):
+    """Return the sums of e ** d and d e ** d, where d = logit - top, at least `lowest`."""
     total = inner = f32(0.0)
     for t in range(start, stop):
         below = logits[t] - top
         # ordered so that NaN stays NaN
-        below = LOWEST if below < LOWEST else below
+        below = lowest if below < lowest else below
         odds = power_of_two(below * LOG2_E)
         total += odds
         inner += odds * below
@@ -86,12 +74,12 @@ def value_of(key, at):
 
 
 @compiled(nogil=True)
-def read(address, batch, size, step, w_entropy, w_gap, w_top, output):
+def read(address, batch, size, step, w_entropy, w_gap, w_top, lowest, output):
     """Write the confidence of sequences of `size` logits, `step` apart.
 
     Args:
         address, output: of float32.
-        w_entropy, w_gap, w_top: float64.
+        w_entropy, w_gap, w_top, lowest: float64.
     """
     found = carray(pointer(output), (batch,), np.float32)
     numbers = np.empty(1, np.float32)
@@ -118,7 +106,7 @@ def read(address, batch, size, step, w_entropy, w_gap, w_top, output):
                 top = best
             if top == -np.inf:
                 continue  # every logit so far is -inf
-            sums = sums_of(logits, start, stop, top)
+            sums = sums_of(logits, start, stop, top, f32(lowest))
             total += sums[0]
             inner += sums[1]
         if not total > 0.0:

@@ -1,2 +1,1 @@
-"""Kernels for CUDA devices, one file for each function of `segments`. Imported only where they
-run."""
+"""Kernels for CUDA devices. Imported only where they run."""

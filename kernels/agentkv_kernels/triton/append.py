@@ -9,7 +9,6 @@ import triton.language as tl
 from torch import Tensor
 
 from agentkv_kernels.ragged import StoredEntries
-from agentkv_kernels.segments import grown
 from agentkv_kernels.triton.numbers import extent_of
 
 
@@ -78,7 +77,17 @@ def append_entry(
     plus: int = 0,
     tracked: Tensor | None = None,
 ) -> StoredEntries:
-    """Compute `segments.append_entry` without waiting for the device."""
+    """Append one entry to every segment, in place, into capacity that must be there, without
+    waiting for the device.
+
+    Args:
+        keys, values: (N, W, D) in the model's dtype.
+        positions: (N,) int32; the new entries have these positions plus `plus`.
+        tracked: (R, k) in the layout of the metadata; the new entries get 0.
+
+    Returns:
+        The same memory under layouts that count the new entries.
+    """
     num_segments, heads, head_dim = keys.shape
     dense = stored.dense
     extents, dense_extents = stored.layout.extents, dense.layout.extents
@@ -107,4 +116,4 @@ def append_entry(
         TRACKED=width > 0,
         num_warps=4 if head_dim <= 128 else 8,
     )
-    return grown(stored, next_extents, next_dense_extents)
+    return stored.grown(next_extents, next_dense_extents)

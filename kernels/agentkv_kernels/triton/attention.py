@@ -219,10 +219,20 @@ def attend_segments(
     tracked: Tensor | None = None,
     num_splits: int | None = None,
 ) -> SegmentAttention:
-    """Compute `segments.attend_segments` without waiting for the device.
+    """Attend with one new token per segment over every entry of its segment, its own included,
+    without waiting for the device.
+
+    A segment without entries yields zeros.
 
     Args:
-        num_splits: shares per head; None: as many as keep the device busy. The others as there.
+        q: (N, W * G, D), rotated; query head h * G + g of a segment reads its head h.
+        scale: factor on the logits before the softmax.
+        sinks: (S * W * G,), a logit per query head of a sequence that joins the softmax and has no
+            value. Segment i is segment i mod S of its sequence.
+        with_mass: whether to return the mass.
+        ema: rule by which the mass updates the first number of `tracked`, in place.
+        tracked: (R, k) float32 in the layout of the metadata.
+        num_splits: shares per head; None: as many as keep the device busy.
     """
     num_segments, num_q_heads, head_dim = q.shape
     heads, dense, coded = stored.num_heads, stored.dense, stored.coded

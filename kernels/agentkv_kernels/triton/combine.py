@@ -178,7 +178,7 @@ def combine(
     ema: Ema | None,
     tracked: Tensor | None,
 ) -> SegmentAttention:
-    """Return output (N, W * G, D) and mass, and update `tracked`: `segments.attend_segments`."""
+    """Return output (N, W * G, D) and mass, and update `tracked`; see `attend_segments`."""
     num_segments, num_q_heads, head_dim = q.shape
     heads, coded = stored.num_heads, stored.coded
     _, num_splits, group, _ = parted.sums.shape

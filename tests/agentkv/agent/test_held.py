@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from agentkv.agent import Agent
+from agentkv.dialog.prompt import UntrustedTextTokenizer
 from agentkv.episode import ActionRefused
 from agentkv.models.held import piece_ends
 from agentkv.models.local import LocalConversation, LocalModel
@@ -52,6 +54,37 @@ def merged(replies: list[Reply]) -> dict[str, str]:
     for reply in replies:
         held |= reply.held
     return held
+
+
+class RecordingTokenizer(UntrustedTextTokenizer):
+    """Notes every text of strangers that it encodes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self.texts: list[str] = []
+
+    def _parts(self, text: str) -> list[str]:
+        self.texts.append(text)
+        return super()._parts(text)
+
+
+@pytest.mark.parametrize("budget", [3840, None, 60])
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_is_shown_of_a_page_is_encoded_once(
+    tiny_model: LocalModel, tiny_chat_model: LocalModel, chat: bool, budget: int | None
+) -> None:
+    model = tiny_chat_model if chat else tiny_model
+    template: Any = copy(model.template)
+    tokenizer = template._tokenizer = RecordingTokenizer(model.tokenizer)
+    conversation = replace(model, template=template).with_cache("full", observation_tokens=budget)
+    talking = conversation.begin("find it")
+    for number in range(3):
+        page = talking.reply(page_of(number)).observation
+        assert tokenizer.texts.count(page) == 1
+        # a chat template has it a second time, between the tags of its fence
+        marked = page.replace("<page", "(page")
+        others = [text for text in tokenizer.texts if marked in text and text != page]
+        assert len(others) == (1 if chat else 0)
 
 
 @pytest.mark.parametrize("chat", [False, True])

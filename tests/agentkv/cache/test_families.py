@@ -27,7 +27,6 @@ from transformers.pytorch_utils import Conv1D
 import agentkv
 from agentkv.cache.eviction.view import Attention
 from agentkv.cache.hf.families import FAMILIES, decoder, describe, output_projection
-from agentkv.cache.hf.value_norms import value_norms
 from tests.agentkv.cache.policies_under_test import CASES
 
 TINY = {
@@ -236,7 +235,7 @@ def test_an_adapted_projection_weighs_each_value_as_the_module_itself_does(
         joined[:, :, head] = values[:, head]
         change = module(joined.flatten(2)) - module(torch.zeros(1, 1, heads * size))
         expected.append(change.abs().sum(-1))
-    found = value_norms(values, Attention(1.0, None, output_projection(attention)), 1)
+    found = Attention(1.0, None, output_projection(attention)).value_norms(values, 1)
     torch.testing.assert_close(found[..., 0], torch.stack(expected, 1), rtol=1e-4, atol=1e-5)
 
 

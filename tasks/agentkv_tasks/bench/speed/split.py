@@ -24,6 +24,7 @@ from agentkv.cache.hf.forward import COMPILED
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv.cache.storage.table import Run
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 
 ATTENTION, BOOKKEEPING, COMPACTION, MODEL = "attention", "bookkeeping", "compaction", "model"
@@ -211,8 +212,11 @@ class _TimedBackend(Backend):
     def drop(self, evictions: Iterable[Eviction]) -> None:
         self._watch.wrapped(self._inner.drop, COMPACTION)(evictions)
 
-    def drop_before(self, storage: LayerStorage, oldest: Sequence[int]) -> None:
-        self._watch.wrapped(self._inner.drop_before, COMPACTION)(storage, oldest)
+    def drop_runs(self, storage: LayerStorage, runs: Sequence[Run]) -> None:
+        self._watch.wrapped(self._inner.drop_runs, COMPACTION)(storage, runs)
+
+    def drop_span(self, storage: LayerStorage, ranges: Sequence[Run]) -> None:
+        self._watch.wrapped(self._inner.drop_span, COMPACTION)(storage, ranges)
 
     def quantize_oldest(self, storage: LayerStorage, recent: Sequence[int]) -> None:
         self._watch.wrapped(self._inner.quantize_oldest, COMPACTION)(storage, recent)

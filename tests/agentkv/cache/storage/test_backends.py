@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import agentkv
 from agentkv.cache.budget import Allowance
-from agentkv.cache.eviction.evict import evict
+from agentkv.cache.eviction.evictor import evict
 from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.geometry import Attention, Geometry, LayerShape
 from agentkv.cache.layer import CacheLayer

@@ -152,7 +152,7 @@ class StorageAgainstLists(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop_what_no_token_sees(self, data):
         oldest = [data.draw(st.integers(0, max(self.fed) // 2)) for _ in self.entries]
-        self.backend.drop_before(self.storage, oldest)
+        self.backend.drop_span(self.storage, [(0, limit) for limit in oldest])
         for segment, limit in enumerate(oldest):
             self.cut(segment, [self.held[number][0] >= limit for number in self.entries[segment]])
 

@@ -3,8 +3,6 @@
 Shapes as in `ragged`.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -25,19 +23,7 @@ def attend_segments(
     ema: Ema | None = None,
     tracked: Tensor | None = None,
 ) -> SegmentAttention:
-    """Attend with one new token per segment over every entry of its segment, its own included.
-
-    A segment without entries yields zeros.
-
-    Args:
-        q: (N, W * G, D), rotated; query head h * G + g of a segment reads its head h.
-        scale: factor on the logits before the softmax.
-        sinks: (S * W * G,), a logit per query head of a sequence that joins the softmax and has no
-            value. Segment i is segment i mod S of its sequence.
-        with_mass: whether to return the mass.
-        ema: rule by which the mass updates the first number of `tracked`, in place.
-        tracked: (R, k) float32 in the layout of the metadata.
-    """
+    """Compute `triton.attention.attend_segments`, segment by segment."""
     output = torch.zeros_like(q)
     needs_mass = with_mass or ema is not None
     mass = torch.zeros_like(stored.positions, dtype=torch.float32) if needs_mass else None
@@ -105,17 +91,8 @@ def append_entry(
     plus: int = 0,
     tracked: Tensor | None = None,
 ) -> StoredEntries:
-    """Append one entry to every segment, in place, into capacity that must be there.
-
-    Args:
-        keys, values: (N, W, D) in the model's dtype.
-        positions: (N,) int32; the new entries have these positions plus `plus`.
-        tracked: (R, k) in the layout of the metadata; the new entries get 0.
-
-    Returns:
-        The same memory under layouts that count the new entries.
-    """
-    after = grown(stored)
+    """Compute `triton.append.append_entry`, segment by segment."""
+    after = stored.grown()
     for segment in range(stored.num_segments):
         after.layout.entries(stored.positions, segment, 1)[0, -1] = positions[segment] + plus
         if tracked is not None:
@@ -123,15 +100,3 @@ def append_entry(
         for new, flat in ((keys, stored.dense.keys), (values, stored.dense.values)):
             after.dense.layout.entries(flat, segment, stored.num_heads)[:, -1] = new[segment]
     return after
-
-
-def grown(
-    stored: StoredEntries, metadata: Tensor | None = None, dense: Tensor | None = None
-) -> StoredEntries:
-    """Return `stored` under layouts that count one more entry in every segment.
-
-    Args:
-        metadata, dense: the new extents of both tables, where a kernel has written them.
-    """
-    entries = replace(stored.dense, layout=stored.dense.layout.grown(dense))
-    return replace(stored, layout=stored.layout.grown(metadata), dense=entries)
