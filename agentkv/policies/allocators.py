@@ -80,6 +80,7 @@ class Linear(Shared):
                 "slope must be the shares of the budget for the first and the last layer, both "
                 f"more than 0, together at most 2; found {self.slope!r}"
             )
+        object.__setattr__(self, "slope", (first, last))  # a list, or whole numbers, from a file
 
     def fitted(self, protected: int) -> Self:
         return replace(self, protected=protected)
