@@ -13,11 +13,11 @@ from agentkv.policies import named
 from agentkv.policies.allocators import Shared, Uniform
 from agentkv.policies.declare import NamedPolicy
 from agentkv.policies.entries import Entries, PolicyError
-from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.parameters import require_flag
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
+from agentkv.policies.scorers import Function
 from agentkv.policies.selectors import TopK
 
 

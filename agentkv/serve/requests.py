@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agentkv.dialog.calls import Function
+from agentkv.dialog.calls import FunctionDeclaration
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.schema.prepared import PreparedSchema
 from agentkv.serve.body import Body, RequestError
@@ -305,10 +305,11 @@ class ChatRequest(_Request):
         )
 
     @property
-    def _functions(self) -> tuple[Function, ...]:
+    def _functions(self) -> tuple[FunctionDeclaration, ...]:
         """The functions that the model is given."""
         return tuple(
-            Function(tool.function.name, tool.function.parameters) for tool in self.tools or ()
+            FunctionDeclaration(tool.function.name, tool.function.parameters)
+            for tool in self.tools or ()
         )
 
     def _messages(self) -> tuple[list[dict[str, Any]], str | None]:
@@ -351,7 +352,7 @@ class ChatRequest(_Request):
         if must_call and text is not None and not text.name.startswith("response_format"):
             raise exclusive(text.name, "tool_choice")
         schemas = self._schemas(choice)
-        functions = [Function(name, schema.grammar) for name, schema in schemas.items()]
+        functions = [FunctionDeclaration(name, schema.grammar) for name, schema in schemas.items()]
         rule = None if text is None or must_call else text.rule
         return template.grammar(rule, functions), LateCheck(text, schemas)
 
