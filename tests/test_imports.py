@@ -66,7 +66,6 @@ FLOORS = {
         "evaluate goal report sites template",
         "miniwob own_sites vwa75",
         "visualwebarena vwa_long vwa_unseen",
-        "vwa_horizon",
         "suites",
         "run show",
         "bench calibrate from_python",

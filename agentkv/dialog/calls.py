@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agentkv.dialog.call_forms import harmony
 from agentkv.dialog.call_forms.bare import BareForm
 from agentkv.dialog.call_forms.call import Call as Call
-from agentkv.dialog.call_forms.call import Function as Function
+from agentkv.dialog.call_forms.call import FunctionDeclaration as FunctionDeclaration
 from agentkv.dialog.call_forms.form import Form
 from agentkv.dialog.call_forms.mistral import MistralForm
 from agentkv.dialog.call_forms.sections import SectionForm
@@ -36,7 +36,7 @@ class CallFormat(Protocol):
         """Return a call, given its arguments as JSON."""
         ...
 
-    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+    def grammar(self, functions: Sequence[FunctionDeclaration], control: Mapping[str, int]) -> str:
         """Return a Lark grammar (llguidance's dialect) of exactly one call of one of `functions`.
 
         Args:
@@ -74,7 +74,7 @@ class JsonCalls:
         inner = f'{opening}{{"name": "{name}", "{self.key}": {arguments}}}{closing}'
         return self.space.join(part for part in (self.begin, inner, self.end) if part)
 
-    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+    def grammar(self, functions: Sequence[FunctionDeclaration], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
         opening, closing = ("[", "]") if self.is_list else ("", "")
         before = lark_literal(f"{self.begin}{self.space if self.begin else ''}{opening}", control)
@@ -112,7 +112,7 @@ class NamedCalls:
         """Return a call; see `CallFormat`."""
         return f"{self.begin}{name}{self.between}{arguments}{self.end}"
 
-    def grammar(self, functions: Sequence[Function], control: Mapping[str, int]) -> str:
+    def grammar(self, functions: Sequence[FunctionDeclaration], control: Mapping[str, int]) -> str:
         """Return the grammar of one call; see `CallFormat`."""
         after = lark_literal(self.end, control)
         alternatives, rules = [], []

@@ -15,7 +15,7 @@ from typing import Any
 from agentkv.dialog.call_forms import harmony
 from agentkv.dialog.calls import (
     CallFormat,
-    Function,
+    FunctionDeclaration,
     describe_tools,
     find_format,
     lark_literal,
@@ -229,7 +229,9 @@ class MessageTemplate:
         _, mark, text = self._text(messages, chat, prompts=prompts).rpartition(self._mark)
         return text if mark else None
 
-    def parts(self, ids: Sequence[int], *, functions: Sequence[Function] = ()) -> ReplyParts:
+    def parts(
+        self, ids: Sequence[int], *, functions: Sequence[FunctionDeclaration] = ()
+    ) -> ReplyParts:
         """Return what takes the next reply apart.
 
         Args:
@@ -270,7 +272,9 @@ class MessageTemplate:
         text = text.encode("utf-8", "replace").decode()
         return self._tokenizer.encode_trusted(text, begins=begins)
 
-    def grammar(self, value: str | None = None, functions: Sequence[Function] = ()) -> str:
+    def grammar(
+        self, value: str | None = None, functions: Sequence[FunctionDeclaration] = ()
+    ) -> str:
         """Return a Lark grammar (llguidance's dialect) of replies without a thought.
 
         Args:

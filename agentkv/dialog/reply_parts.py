@@ -8,7 +8,7 @@ from typing import Literal
 
 from agentkv.dialog.call_forms import harmony
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits, overlap
-from agentkv.dialog.call_forms.call import Call, Function
+from agentkv.dialog.call_forms.call import Call, FunctionDeclaration
 from agentkv.dialog.call_forms.form import Form, Place
 from agentkv.dialog.calls import CallFormat
 
@@ -57,12 +57,12 @@ class ReplyParts:
         format: CallFormat | None,
         *,
         names: Collection[str] = (),
-        functions: Sequence[Function] = (),
+        functions: Sequence[FunctionDeclaration] = (),
         thoughts: Sequence[tuple[str, str]] = (),
         is_harmony: bool = False,
         in_thought: bool = False,
     ) -> None:
-        self._functions = {name: Function(name) for name in names}
+        self._functions = {name: FunctionDeclaration(name) for name in names}
         self._functions |= {each.name: each for each in functions}
         self._forms = () if format is None or not self._functions else tuple(format.forms)
         self._thoughts = thoughts

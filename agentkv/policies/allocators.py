@@ -18,7 +18,6 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from agentkv.policies.contest import counts_of_best, num_candidates_of, with_guaranteed
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_at_least,
@@ -28,7 +27,16 @@ from agentkv.policies.parameters import (
     require_part,
     require_share,
 )
-from agentkv.policies.rounding import clamped, evenly, rounded, rounded_segments, within
+from agentkv.policies.rounding import (
+    clamped,
+    counts_of_best,
+    evenly,
+    num_candidates_of,
+    rounded,
+    rounded_segments,
+    with_guaranteed,
+    within,
+)
 from agentkv.policies.slots import EnergyState
 
 
@@ -80,6 +88,7 @@ class Linear(Shared):
                 "slope must be the shares of the budget for the first and the last layer, both "
                 f"more than 0, together at most 2; found {self.slope!r}"
             )
+        object.__setattr__(self, "slope", (first, last))  # a list, or whole numbers, from a file
 
     def fitted(self, protected: int) -> Self:
         return replace(self, protected=protected)
@@ -180,36 +189,6 @@ class Adaptive:
         return rounded_segments(within(mixed, available), won.sum())
 
 
-class EnergyMemory:
-    """Mean energies of the layers over earlier contexts, per stream of contexts.
-
-    Mutable: every cache of one policy updates the same memory.
-    """
-
-    __slots__ = ("_means",)
-
-    def __init__(self, state: EnergyState | None = None) -> None:
-        self._means: dict[str, tuple[int, tuple[float, ...]]] = dict(state or {})
-
-    @property
-    def state(self) -> EnergyState:
-        """A copy: number of contexts and mean energy of every layer, by key."""
-        return dict(self._means)
-
-    def get(self, key: str) -> tuple[int, tuple[float, ...]] | None:
-        """Return the number of contexts and the means under `key`; None before the first."""
-        return self._means.get(key)
-
-    def put(self, key: str, count: int, means: tuple[float, ...]) -> None:
-        """Store the means under `key`."""
-        self._means[key] = (count, means)
-
-    def load(self, state: EnergyState) -> None:
-        """Replace everything by `state`."""
-        self._means.clear()
-        self._means.update(state)
-
-
 @dataclass(frozen=True, slots=True)
 class EnergyAllocator:
     """Divides the budget in proportion to layer energies; inside a layer the heads compete.
@@ -235,8 +214,11 @@ class EnergyAllocator:
     """Stream of contexts that energies belong to; other streams do not count."""
     protected: int = 0
     """Protected entries and sinks per head, filled in by `fitted`."""
-    memory: EnergyMemory = field(default_factory=EnergyMemory, compare=False, repr=False)
-    """Energies so far; mutable, and shared by the caches of a policy."""
+    memory: dict[str, tuple[int, tuple[float, ...]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Number of contexts and mean energies so far, by key. Mutable, and no part of the value: the
+    caches of a policy learn together."""
     shared: ClassVar[bool] = False
     pools: ClassVar[bool] = True
     learns: ClassVar[bool] = True
@@ -251,11 +233,11 @@ class EnergyAllocator:
     @property
     def state(self) -> EnergyState:
         """Number of contexts and mean energy of every layer, by key: a copy."""
-        return self.memory.state
+        return dict(self.memory)
 
     def with_state(self, state: EnergyState) -> Self:
         """Return this allocator with a memory of its own that holds `state`."""
-        return replace(self, memory=EnergyMemory(state))
+        return replace(self, memory=dict(state))
 
     def load_state(self, state: EnergyState) -> None:
         """Replace the memory's content by `state`. Raises PolicyError."""
@@ -264,7 +246,8 @@ class EnergyAllocator:
             if require_count(f"contexts of {key!r}", count) < 1 or not means:
                 raise PolicyError(f"the state under {key!r} is empty")
             checked[key] = (count, require_numbers(f"energies of {key!r}", means, len(means)))
-        self.memory.load(checked)
+        self.memory.clear()
+        self.memory.update(checked)
 
     def update(self, energies: Sequence[float]) -> None:
         """Take the energies of one context. Mutates the memory."""
@@ -273,7 +256,7 @@ class EnergyAllocator:
         self._check_layers(len(energies), before)
         share = 1 / (count + 1) if self.decay is None or not count else 1 - self.decay
         means = tuple(old + (new - old) * share for old, new in zip(before, energies, strict=True))
-        self.memory.put(self.key, count + 1, means)
+        self.memory[self.key] = (count + 1, means)
 
     def fitted(self, protected: int) -> Self:
         return replace(self, protected=protected)

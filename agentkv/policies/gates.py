@@ -1,17 +1,17 @@
 """Gates decide how many entries may stay: all, a fixed budget, or by the model's confidence.
 
-They also decide when eviction runs. `schedule` is "always" (whenever a layer exceeds its budget) or
-"prefill" (only after a forward of several tokens; the cache then grows while decoding, as in the
-papers that compress the prompt once). For an agent, every observation is such a forward.
+They also decide when eviction runs. A field with a `Help` is a parameter of every named policy that
+is declared with the gate (`agentkv.policies.declare`).
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from torch import Tensor
 
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
+    Help,
     require_count,
     require_flag,
     require_number,
@@ -23,7 +23,18 @@ from agentkv.policies.parameters import (
 )
 from agentkv_kernels.confidence import confidence as confidence_of
 
-Schedule = Literal["always", "prefill"]
+Slack = Annotated[
+    int, Help("Entries tolerated above the budget before eviction runs (our choice: 0).")
+]
+Schedule = Annotated[
+    Literal["always", "prefill"],
+    Help(
+        '"always" evicts whenever a layer is over its budget; "prefill" evicts only after a '
+        "forward of several tokens, so that the cache grows while decoding. Our choice is "
+        '"always", because an agent receives further observations; papers that use a window of '
+        'queries compress the prompt alone, which is "prefill".'
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +73,14 @@ class Unbounded:
 class Fixed:
     """Allows the same budget at every step."""
 
-    slack: int = 0
+    slack: Slack = 0
     schedule: Schedule = "always"
-    interval: int | None = None
-    """Evict after every `interval` decoded tokens and at no other time; None: by `schedule`."""
+    interval: Annotated[
+        int | None,
+        Help(
+            "Evict after every `interval` decoded tokens and at no other time; None: by `schedule`."
+        ),
+    ] = None
     ceiling: int | None = None
     needs_logits: ClassVar[bool] = False
     by_turn: ClassVar[bool] = False
@@ -117,8 +132,10 @@ class Dropping(Fixed):
     Source: Scissorhands (arXiv 2305.17118), whose usual m is half of the budget.
     """
 
-    drop: float = 0.5
-    """Fraction of the budget that eviction frees below the budget."""
+    drop: Annotated[
+        float,
+        Help("Fraction of the budget that eviction frees below the budget (commonly quoted: 0.5)."),
+    ] = 0.5
     protected: int = 0
     """Protected entries and sinks per head, filled in by `protecting`; eviction stops there."""
 
@@ -141,8 +158,9 @@ class Trimming(Fixed):
     Source: ARKV, Algorithm 1: floor(alpha * (T - W)) of the past, W the protected window.
     """
 
-    alpha: float = 0.75
-    """Fraction of the candidates that stays."""
+    alpha: Annotated[
+        float, Help("Fraction of the entries beyond the window that a trim keeps (paper: 0.75).")
+    ] = 0.75
     protected: int = 0
     """Protected entries and sinks per head, filled in by `protecting`; the window W."""
 
@@ -173,22 +191,40 @@ class Confident:
     Source: CONF-KV (arXiv 2605.24786), whose formulas are missing; form and weights are our choice.
     """
 
-    threshold: float
-    weights: tuple[float, float, float]
-    tight: int | None
-    """Entries while the confidence is at least `threshold`; None: half of loose."""
-    loose: int | None
-    """Entries otherwise; None: the cache's budget."""
-    slack: int = 0
+    threshold: Annotated[
+        float,
+        Help(
+            "The tight budget applies at this confidence or more (paper: 0.7, with 0.8 as the "
+            "safer value)."
+        ),
+    ] = 0.7
+    weights: Annotated[
+        tuple[float, float, float],
+        Help("Weights of entropy, gap and top probability in the confidence (our choice)."),
+    ] = (0.4, 0.3, 0.3)
+    tight: Annotated[
+        int | None,
+        Help("Entries while the model is confident; None: half of loose (paper: 256 of 512)."),
+    ] = None
+    loose: Annotated[int | None, Help("Entries otherwise; None: the cache's budget.")] = None
+    slack: Slack = 0
     schedule: Schedule = "always"
-    by_turn: bool = False
+    by_turn: Annotated[
+        bool,
+        Help(
+            "Decide once a turn, after the input that ends it, by the mean confidence of the "
+            "tokens decoded before; false: after every token (our choice)."
+        ),
+    ] = False
     needs_logits: ClassVar[bool] = True
     evicts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_number("threshold", self.threshold)
-        if abs(sum(require_numbers("weights", self.weights, 3)) - 1) > 1e-6:
+        weights = require_numbers("weights", self.weights, 3)
+        if abs(sum(weights) - 1) > 1e-6:
             raise PolicyError(f"weights must be three shares that sum to 1; found {self.weights!r}")
+        object.__setattr__(self, "weights", weights)  # a list, or whole numbers, from a file
         for name, value in (("tight", self.tight), ("loose", self.loose)):
             if value is not None:
                 require_positive(name, value)

@@ -1,12 +1,21 @@
-"""Checks of parameters: each returns the value.
+"""Help texts of parameters, and checks: each returns the value.
 
 All raise PolicyError with the name of the parameter, the value found and the values allowed.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agentkv.policies.entries import PolicyError
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The help text of a parameter, as metadata of its `Annotated` type."""
+
+    text: str
+
 
 MOST = 2**31 - 1
 """Largest number of tokens or entries: a cache counts positions in 32 bits."""

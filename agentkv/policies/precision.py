@@ -22,18 +22,12 @@ FORMATS = ("int8", "fp8", "int4", "nf4")
 """Quantized formats of `agentkv_kernels.formats`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """Stores all entries in the model's dtype."""
+class _NotByRank:
+    """What precisions that take no account of scores have in common."""
 
-    format: ClassVar[str | None] = None
-    recent: ClassVar[int | None] = None
-    sure: ClassVar[float | None] = None
+    __slots__ = ()
     by_rank: ClassVar[bool] = False
     estimates_once: ClassVar[bool] = False
-
-    def fitted(self, budget: int | None) -> Self:
-        return self
 
     def quality(self, attention: Tensor) -> float:
         raise AssertionError("only a precision by rank has a quality")
@@ -43,7 +37,19 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeOld:
+class Dense(_NotByRank):
+    """Stores all entries in the model's dtype."""
+
+    format: ClassVar[str | None] = None
+    recent: ClassVar[int | None] = None
+    sure: ClassVar[float | None] = None
+
+    def fitted(self, budget: int | None) -> Self:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeOld(_NotByRank):
     """Stores the newest entries in the model's dtype; quantizes older ones once, in blocks of 64.
 
     Entries wait until a block of 64 is full, so up to recent + 63 are in the model's dtype.
@@ -57,8 +63,6 @@ class QuantizeOld:
     sure: float | None = None
     """Quantize a sequence's entries only after a token with at least this confidence (our choice);
     None: after every forward."""
-    by_rank: ClassVar[bool] = False
-    estimates_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.recent is not None:
@@ -71,12 +75,6 @@ class QuantizeOld:
         if self.recent is not None:
             return self
         return replace(self, recent=256 if budget is None else min(256, budget // 2))
-
-    def quality(self, attention: Tensor) -> float:
-        raise AssertionError("only a precision by rank has a quality")
-
-    def num_dense(self, share: float, budget: int) -> int:
-        raise AssertionError("only a precision by rank has a quality")
 
 
 @dataclass(frozen=True, slots=True)

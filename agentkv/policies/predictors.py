@@ -7,19 +7,17 @@ Shapes: see `agentkv.policies.scorers`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from agentkv.policies.entries import Entries, Queries
 from agentkv.policies.parameters import require_at_least, require_count, require_positive
-from agentkv.policies.scorers import present_by_head
-from agentkv.policies.slots import Tracker
+from agentkv.policies.scorers import Plain, present_by_head
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedAttention:
+class ExpectedAttention(Plain):
     """Scores entries by the attention that normally distributed coming queries would give them.
 
     softmax over the entries of (mean + variance / 2), times the L2 norm of the value: mean and
@@ -37,10 +35,6 @@ class ExpectedAttention:
     sinks: int
     epsilon: float
     """Added to the softmax before it is multiplied by the norm."""
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("queries", self.window)
@@ -82,7 +76,7 @@ def turned(queries: Queries, positions: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class DistancePreference:
+class DistancePreference(Plain):
     """Scores entries by their keys and by the distances that the last queries prefer.
 
     Channels i and i + D / 2 of queries and keys are complex numbers q and k, one for each angle.
@@ -103,10 +97,6 @@ class DistancePreference:
 
     window: int
     horizon: int
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("queries", self.window)

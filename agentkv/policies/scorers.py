@@ -5,6 +5,7 @@ Padding draws no attention and therefore adds nothing.
 Shapes: H key-value heads, G query heads of each, w queries, T entries, D head size; S segments.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,6 +17,7 @@ from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.parameters import (
     require_above,
     require_at_least,
+    require_count,
     require_number,
     require_one_of,
     require_positive,
@@ -26,15 +28,22 @@ from agentkv.policies.slots import Phased, Scorer, Tracker
 from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, SummedMass
 
 
+class Plain:
+    """What scorers have in common that do not say otherwise."""
+
+    __slots__ = ()
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = True
+    comparable: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, slots=True)
-class Age:
+class Age(Plain):
     """Scores newer entries higher."""
 
     window: ClassVar[int] = 0
-    tracker: ClassVar[Tracker | None] = None
     by_age: ClassVar[bool] = True
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def scores(self, entries: Entries) -> Tensor:
         return entries.positions.to(torch.float32)
@@ -133,7 +142,7 @@ class Unimportance:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowMean:
+class WindowMean(Plain):
     """Averages the attention of the last queries and pools it along the entries.
 
     Mean over the window's queries and the group's heads, then a pool along the entries before the
@@ -145,10 +154,6 @@ class WindowMean:
     window: int
     kernel: int
     pool: Pool
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("window", self.window)
@@ -160,7 +165,7 @@ class WindowMean:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanAndVariance:
+class MeanAndVariance(Plain):
     """Adds mean and variance of the attention of the last queries, smoothed along the entries.
 
     mean + gamma * variance, each over the window's queries and the group's heads, then an average
@@ -173,10 +178,6 @@ class MeanAndVariance:
     window: int
     gamma: float
     kernel: int
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("window", self.window)
@@ -190,7 +191,7 @@ class MeanAndVariance:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovalError:
+class RemovalError(Plain):
     """Scores entries by the change of the last queries' output if the entry is dropped.
 
     sum over the group's heads and the window's queries j of c_j * `removal_errors`, then a pool
@@ -205,10 +206,7 @@ class RemovalError:
     alpha: float
     kernel: int
     pool: Pool
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
     segmentwise: ClassVar[bool] = False
-    comparable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("window", self.window)
@@ -238,7 +236,7 @@ class RemovalError:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyDifference:
+class KeyDifference(Plain):
     """Scores entries by how far their key points away from the average key.
 
     Minus the cosine of the key and the mean of all unit keys of a head.
@@ -247,10 +245,6 @@ class KeyDifference:
     """
 
     window: ClassVar[int] = 0
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
-    comparable: ClassVar[bool] = True
 
     def scores(self, entries: Entries) -> Tensor:
         keys, present = entries.keys_values()[0], present_by_head(entries)
@@ -297,7 +291,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionAndRedundancy:
+class AttentionAndRedundancy(Plain):
     """Blends the attention of the last queries with how little an entry's key repeats others.
 
     share * importance - (1 - share) * redundancy. The importance is the largest weight among the
@@ -316,9 +310,6 @@ class AttentionAndRedundancy:
     kernel: int
     share: float
     similarity: float
-    tracker: ClassVar[Tracker | None] = None
-    by_age: ClassVar[bool] = False
-    segmentwise: ClassVar[bool] = True
     comparable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -442,6 +433,43 @@ class BySpan(_Around):
                 stop = entries.num_seen if span.stop is None else span.stop
                 factors.masked_fill_((positions >= span.start) & (positions < stop), factor)
         return factors
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Scores entries with a given function.
+
+    `scores` raises PolicyError if the function returns a wrong shape or NaN.
+    """
+
+    name: str
+    function: Callable[[Entries], Tensor]
+    """Maps entries to scores (H, T) or (S, T); larger is better."""
+    window: int = 0
+    """Number of last queries that `Entries.attention` covers."""
+    comparable: bool = False
+    tracker: ClassVar[Tracker | None] = None
+    by_age: ClassVar[bool] = False
+    segmentwise: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_count("window", self.window)
+
+    def scores(self, entries: Entries) -> Tensor:
+        found = self.function(entries)
+        num_entries = entries.positions.shape[1]
+        shapes = ((entries.num_heads, num_entries), tuple(entries.positions.shape))
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if what not in shapes:
+            raise PolicyError(
+                f"scorer {self.name!r} returned {what}; it must be a tensor of shape "
+                f"{' or '.join(map(str, sorted(set(shapes))))}, a score for every entry"
+            )
+        found = found.to(torch.float32)
+        if bool((found.isnan() & entries.present).any()):
+            raise PolicyError(f"scorer {self.name!r} returned NaN for an entry")
+        # -inf means "no entry" from here on
+        return found.clamp_min(torch.finfo(torch.float32).min)
 
 
 def removal_errors(attention: Tensor, values: Tensor, alpha: float) -> Tensor:

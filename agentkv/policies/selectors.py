@@ -9,7 +9,7 @@ columns in which candidates can be.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -33,11 +33,23 @@ class TopK:
 
     sinks: int = 0
     protected: int | BudgetFraction = 0
-    norms: ClassVar[None] = None
-    needs_window: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _require(self.sinks, self.protected)
+        require_count("sinks", self.sinks)
+        if not isinstance(self.protected, BudgetFraction):
+            require_count("protected", self.protected)
+            return
+        require_share("the protected part of the budget", self.protected.of_budget)
+        if self.protected.most is not None:
+            require_count("the most entries a protected part may have", self.protected.most)
+
+    @property
+    def norms(self) -> Literal["mean", "each"] | None:
+        return None
+
+    @property
+    def needs_window(self) -> bool:
+        return False
 
     def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
         sinks = max(self.sinks, leading)
@@ -63,7 +75,7 @@ class TopK:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoStage:
+class TwoStage(TopK):
     """Keeps a first part by score, and the rest by score times the norm of the projected value.
 
     The first part is `first_stage` of the candidates that a segment keeps, rounded down. The second
@@ -74,8 +86,6 @@ class TwoStage:
     un-pooled weights; the pooled ones and epsilon are kvpress's, and our default.
     """
 
-    sinks: int = 0
-    protected: int | BudgetFraction = 0
     first_stage: float = 0.25
     epsilon: float = 1e-4
     pooled: bool = True
@@ -89,7 +99,7 @@ class TwoStage:
     pool: Pool = "max"
 
     def __post_init__(self) -> None:
-        _require(self.sinks, self.protected)
+        super(TwoStage, self).__post_init__()
         require_share("first_stage", self.first_stage)
         require_at_least("epsilon", self.epsilon, 0)
         require_flag("pooled", self.pooled)
@@ -103,11 +113,6 @@ class TwoStage:
     @property
     def needs_window(self) -> bool:
         return self.gqa != "mean_norm" or not self.pooled
-
-    def fitted(self, budget: int, tight: int, *, leading: int = 0, pinned: int = 0) -> Self:
-        sinks = max(self.sinks, leading)
-        protected = _resolved(sinks, self.protected, budget, tight, pinned)
-        return replace(self, sinks=sinks, protected=protected)
 
     def select(
         self, entries: Entries, scores: Tensor | None, budget: int, allocator: Allocator
@@ -141,16 +146,6 @@ class TwoStage:
             weights = weights.clone()
             weights[..., :stop] = pooled(weights[..., :stop], self.kernel, self.pool)
         return _per_segment(((weights + self.epsilon) * norms.mT).mean(dim=1), entries)
-
-
-def _require(sinks: int, protected: int | BudgetFraction) -> None:
-    require_count("sinks", sinks)
-    if isinstance(protected, BudgetFraction):
-        require_share("the protected part of the budget", protected.of_budget)
-        if protected.most is not None:
-            require_count("the most entries a protected part may have", protected.most)
-    else:
-        require_count("protected", protected)
 
 
 def _resolved(

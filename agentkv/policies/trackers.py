@@ -4,6 +4,7 @@ Shapes: N segments, T entries, n numbers per entry; see `slots.Tracker`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,14 +32,8 @@ class MovingMass:
     """
 
     decay: float
-
-    @property
-    def size(self) -> int:
-        return 1
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
+    size: ClassVar[int] = 1
+    dtype: ClassVar[torch.dtype] = torch.float32
 
     def num_queries(self, num_new: int) -> int:
         return min(num_new, MOVING_QUERIES)
@@ -67,14 +62,11 @@ class SummedMass:
     """None: all queries count without decay."""
     counts: bool = False
     """True if a second number counts the queries that could see the entry."""
+    dtype: ClassVar[torch.dtype] = torch.float32
 
     @property
     def size(self) -> int:
         return 2 if self.counts else 1
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
 
     def num_queries(self, num_new: int) -> int:
         return num_new if self.recent is None else min(num_new, self.recent)
@@ -113,6 +105,8 @@ class Shortfalls:
     """
 
     history: int
+    dtype: ClassVar[torch.dtype] = torch.uint8
+    ema: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         require_positive("history", self.history)
@@ -121,17 +115,9 @@ class Shortfalls:
     def size(self) -> int:
         return -(-self.history // 8)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.uint8
-
     def num_queries(self, num_new: int) -> int:
         # `mass` is read for a single query only; several are read one by one through `each`
         return 1
-
-    @property
-    def ema(self) -> None:
-        return None
 
     def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Write the bits of the new queries into `column` (N, T, size), in place."""
@@ -204,25 +190,16 @@ class Recurrences:
     """
 
     threshold: float
+    size: ClassVar[int] = 2
+    dtype: ClassVar[torch.dtype] = torch.int32
+    ema: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         require_above("threshold", self.threshold, 0)
 
-    @property
-    def size(self) -> int:
-        return 2
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.int32
-
     def num_queries(self, num_new: int) -> int:
         # `mass` is read for a single query only; several are read one by one through `each`
         return 1
-
-    @property
-    def ema(self) -> None:
-        return None
 
     def update(self, column: Tensor, seen: AttentionUpdate) -> None:
         """Write the times of the new queries into `column` (N, T, 2), in place."""

@@ -17,7 +17,7 @@ from agentkv.policies.registry import policy as named_policy
 PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
 
 
-class Written(BaseModel):
+class WrittenPolicy(BaseModel):
     """The serialized form of a policy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -42,7 +42,7 @@ def written(policy: Policy) -> str:
         else:
             if any(getattr(again, part) != getattr(policy, part) for part in PARTS):
                 parameters = None  # a part was replaced afterwards
-    return Written(name=policy.name, parameters=parameters, parts=parts).model_dump_json()
+    return WrittenPolicy(name=policy.name, parameters=parameters, parts=parts).model_dump_json()
 
 
 def read(text: str, given: Policy | None) -> Policy:
@@ -56,7 +56,7 @@ def read(text: str, given: Policy | None) -> Policy:
             to rebuild it from.
     """
     try:
-        found = Written.model_validate_json(text)
+        found = WrittenPolicy.model_validate_json(text)
     except ValidationError as error:
         raise PolicyError(f"the policy cannot be read: {error.errors()[0]['msg']}") from error
     policy = given

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentkv.cache.checkpoint.file import CacheFileError
-from agentkv.dialog.calls import Call, Function
+from agentkv.dialog.calls import Call
 from agentkv.dialog.grammar import GrammarError
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import TemplateError
@@ -125,7 +125,7 @@ class EngineJob:
     """`time.monotonic()` at which it ends unanswered."""
     prompt_ids: tuple[int, ...] | None = None
     """Ids of a raw prompt that was given as such; they are read where its text is new."""
-    functions: tuple[Function, ...] = ()
+    functions: tuple[FunctionDeclaration, ...] = ()
     """Functions whose calls are taken out of the text."""
     max_tokens: int | None = None
     """Maximum number of tokens in the reply; None: as many as the server allows."""

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agentkv.dialog.calls import Function
+from agentkv.dialog.calls import FunctionDeclaration
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.schema.prepared import PreparedSchema
 from agentkv.serve.body import Body, RequestError
@@ -329,7 +329,9 @@ class ChatRequest(_Request):
         if self.reasoning_effort == "none":
             thinks, effort = False, None
         tools, max_tokens = self.tools or (), self.max_completion_tokens
-        functions = [Function(each.function.name, each.function.parameters) for each in tools]
+        functions = [
+            FunctionDeclaration(each.function.name, each.function.parameters) for each in tools
+        ]
         return self._job(
             session,
             Chat(messages, [tool.plain() for tool in tools], thinks, effort, prefix),
@@ -382,7 +384,7 @@ class ChatRequest(_Request):
         if must_call and text is not None and not text.name.startswith("response_format"):
             raise exclusive(text.name, "tool_choice")
         schemas = self._schemas(choice)
-        functions = [Function(name, schema.grammar) for name, schema in schemas.items()]
+        functions = [FunctionDeclaration(name, schema.grammar) for name, schema in schemas.items()]
         rule = None if text is None or must_call else text.rule
         return template.grammar(rule, functions), LateCheck(text, schemas)
 

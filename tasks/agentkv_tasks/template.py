@@ -11,7 +11,7 @@
             solution=[f"type [textbox: Search] [{product.name}] [1]", ..., "stop []"],
         )
 
-    TEMPLATES = (Template(buy_named_product, 2), ...)
+    TEMPLATES = (TaskTemplate(buy_named_product, 2), ...)
 
 The number is the number of tasks. A plain pair `(buy_named_product, 2)` works as well.
 """
@@ -60,6 +60,7 @@ class Draft:
     for `values["name"]`."""
     check: Evaluation
     solution: Sequence[str]
+    """Steps; `stop []` follows where the last one is no `stop`."""
     start: str
     """Start address such as `__SHOPPING__/...`, or several joined by ` |AND| `."""
     values: Mapping[str, str | int] = field(default_factory=dict)
@@ -72,12 +73,11 @@ class Draft:
     memory_distance_pages: int = 0
     needs: Sequence[str] = ()
     """Texts that the solution takes from pages, not from the goal, in order of use."""
-    max_steps: int = 30
     sites: Sequence[str] = ()
     """VisualWebArena's names of the sites; by default the sites in start, check and solution."""
 
 
-class Template(NamedTuple):
+class TaskTemplate(NamedTuple):
     """A function that makes a draft from a draw, and its number of tasks in a suite."""
 
     make: Callable[[Draw], Draft]
@@ -140,6 +140,16 @@ def shows(
     return Evaluation(eval_types=("program_html",), program_html=(target,))
 
 
+def text(selector: str) -> str:
+    """Return JavaScript for the text of the first element that matches `selector`."""
+    return f"document.querySelector('{selector}').innerText"
+
+
+def texts(selector: str, between: str = " | ") -> str:
+    """Return JavaScript for the texts of all elements that match `selector`, joined."""
+    return f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join('{between}')"
+
+
 def all_of(*checks: Evaluation) -> Evaluation:
     """Require all of `checks`: any number of page checks, at most one answer and one address."""
     kinds = tuple(dict.fromkeys(kind for check in checks for kind in check.eval_types))
@@ -166,13 +176,14 @@ def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def instantiate(
     world: "World",
-    templates: Iterable[Template | tuple[Callable[[Draw], Draft], int]],
+    templates: Iterable[TaskTemplate | tuple[Callable[[Draw], Draft], int]],
     seed: int,
     *,
     category: Category | None = None,
     first_id: int = 0,
     first_template_id: int = 0,
     wording: Wording = "seen",
+    max_steps: int = 30,
 ) -> list[Task]:
     """Make all tasks of `templates`, numbered in order from `first_id`.
 
@@ -189,22 +200,37 @@ def instantiate(
             drafts.append(draft)
             if wording == "unseen":
                 wordings = [draft.unseen_wording]
-            tasks.append(_make_task(draft, wordings, first_id + len(tasks), template_id, category))
+            task_id = first_id + len(tasks)
+            tasks.append(_make_task(draft, wordings, task_id, template_id, category, max_steps))
     return tasks
+
+
+Templates = Mapping[Category, Sequence[TaskTemplate | tuple[Callable[[Draw], Draft], int]]]
+"""Templates by category; categories without templates may be omitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSuite:
+    """A suite of the package; its tasks are drawn from a world."""
+
+    about: str
+    tasks: Callable[["World"], list[Task]]
+    is_held_out: bool = False
+    """Training must not see the suite, and nano's recorder refuses it."""
+    has_solutions: bool = True
+    """Whether every task has a solution. MiniWoB++ has scripts instead."""
 
 
 def suite(
     world: "World",
-    templates: Mapping[Category, Sequence[Template | tuple[Callable[[Draw], Draft], int]]],
+    templates: Templates,
     *,
     wording: Wording = "seen",
+    max_steps: int = 30,
 ) -> list[Task]:
     """Make all tasks of a suite in `world`, category by category.
 
     Every world has the same templates, with its own names and values.
-
-    Args:
-        templates: templates by category; categories without templates may be omitted.
     """
     tasks: list[Task] = []
     num_templates = 0
@@ -218,6 +244,7 @@ def suite(
             first_id=len(tasks),
             first_template_id=num_templates,
             wording=wording,
+            max_steps=max_steps,
         )
         num_templates += len(of_category)
     return tasks
@@ -258,9 +285,13 @@ def _make_task(
     task_id: int,
     template_id: int,
     category: Category | None,
+    max_steps: int,
 ) -> Task:
     """Make a task whose goal is the first of `wordings`."""
-    text = " ".join((draft.start, draft.check.model_dump_json(), *draft.solution))
+    solution = tuple(draft.solution)
+    if not solution[-1].startswith("stop "):
+        solution += ("stop []",)
+    text = " ".join((draft.start, draft.check.model_dump_json(), *solution))
     goals = tuple(fill(wording, draft.values) for wording in wordings)
     sites = tuple(draft.sites) or tuple(name for mark, name in _SITES.items() if mark in text)
     return Task(
@@ -278,8 +309,8 @@ def _make_task(
         reasoning_difficulty=draft.difficulty,
         overall_difficulty=draft.difficulty,
         category=category,
-        max_steps=draft.max_steps,
-        solution=tuple(draft.solution),
+        max_steps=max_steps,
+        solution=solution,
         reads_image=draft.reads_image,
         turns_on=draft.turns_on,
         memory_distance_pages=draft.memory_distance_pages,

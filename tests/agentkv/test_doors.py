@@ -197,7 +197,7 @@ def test_no_module_declares_the_default_policy_anew() -> None:
                 isinstance(each, ast.Constant) and each.value == POLICY for each in ast.walk(tree)
             ):
                 naming.add(str(path.relative_to(ROOT / "agentkv")))
-    assert naming == {"defaults.py", "policies/named.py", "policies/registry.py"}
+    assert naming == {"defaults.py"}
 
 
 def test_an_agent_gives_nano_the_cache_that_a_run_gives_it() -> None:

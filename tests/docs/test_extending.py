@@ -30,12 +30,16 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_section_does_what_it_says(section: str, tree: Path) -> None:
-    blocks = re.findall(r"```(\w+)\n(.*?)```", SECTIONS[section], re.S)
-    assert any(language == "python" for language, _ in blocks)
+    blocks = re.findall(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', SECTIONS[section], re.S)
+    assert any(language == "python" and not new_file for language, new_file, _ in blocks)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(tree / part) for part in ("", "env", "kernels", "tasks"))
     }
-    for language, block in blocks:
+    for language, new_file, block in blocks:
+        if new_file:
+            assert not (tree / new_file).exists()
+            (tree / new_file).write_text(block)
+            continue
         if language == "diff":
             command = ["git", "apply", "--recount", "--whitespace=nowarn", "-"]
             done = subprocess.run(command, cwd=tree, input=block, capture_output=True, text=True)

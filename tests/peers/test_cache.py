@@ -25,11 +25,10 @@ from transformers import AttentionInterface, DynamicCache
 
 import agentkv
 from agentkv.policies.allocators import Shared, Uniform
-from agentkv.policies.function import Function
 from agentkv.policies.gates import Fixed
 from agentkv.policies.policy import Policy
 from agentkv.policies.precision import Dense
-from agentkv.policies.scorers import WindowMean
+from agentkv.policies.scorers import Function, WindowMean
 from agentkv.policies.selectors import TopK
 
 RATIO, BUDGET, WINDOW = 0.6, 38, 8

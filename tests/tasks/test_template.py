@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from agentkv_env.sites.world import World
-from agentkv_tasks.template import Draft, Draw, Template, all_of, instantiate, reaches, says, shows
+from agentkv_tasks.template import (
+    Draft,
+    Draw,
+    TaskTemplate,
+    all_of,
+    instantiate,
+    reaches,
+    says,
+    shows,
+)
 
 
 def greet(draw: Draw) -> Draft:
@@ -31,7 +40,7 @@ def visit(draw: Draw) -> Draft:
     )
 
 
-TEMPLATES = (Template(greet, 5), Template(visit, 1))
+TEMPLATES = (TaskTemplate(greet, 5), TaskTemplate(visit, 1))
 
 
 def test_equal_seeds_make_equal_tasks() -> None:
@@ -59,7 +68,7 @@ def test_instances_of_a_template_differ_and_record_their_values() -> None:
 def test_a_task_has_one_of_the_wordings_and_the_others_as_paraphrases() -> None:
     goals = set()
     for seed in range(20):
-        (task,) = instantiate(World(3), (Template(visit),), seed)
+        (task,) = instantiate(World(3), (TaskTemplate(visit),), seed)
         assert {task.intent, *task.paraphrases} == {
             "Go to the wiki.",
             "Open the wiki.",
@@ -82,7 +91,7 @@ def test_a_task_records_the_texts_that_its_solution_needs() -> None:
     def meet(draw: Draw) -> Draft:
         return replace(greet(draw), needs=["hello"])
 
-    (task,) = instantiate(World(3), (Template(meet),), 3)
+    (task,) = instantiate(World(3), (TaskTemplate(meet),), 3)
     assert task.needs == ("hello",)
 
 
@@ -94,11 +103,11 @@ def test_adding_a_template_leaves_the_tasks_of_the_others_unchanged() -> None:
 
 
 def test_the_sites_of_a_task_are_collected_from_all_its_parts() -> None:
-    task = instantiate(World(3), (Template(visit),), 3)[0]
+    task = instantiate(World(3), (TaskTemplate(visit),), 3)[0]
     assert set(task.sites) == {"homepage", "wikipedia"}
     assert task.eval.eval_types == ("url_match", "program_html")
 
 
 def test_a_template_with_too_few_different_tasks_is_rejected() -> None:
     with pytest.raises(AssertionError, match="fewer different tasks"):
-        instantiate(World(3), (Template(visit, 2),), 3)
+        instantiate(World(3), (TaskTemplate(visit, 2),), 3)

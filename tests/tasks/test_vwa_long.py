@@ -10,9 +10,9 @@ import pytest
 
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_env.sites.world import DEFAULT_SEED, World
-from agentkv_tasks import vwa_long
+from agentkv_tasks import template
 from agentkv_tasks.measured import Measurements, read
-from agentkv_tasks.suites import Suite, load_suite
+from agentkv_tasks.suites import Suite, load_suite, vwa_long
 from tests.tasks.suite_checks import play
 
 OTHER_SEED = 4711
@@ -36,7 +36,12 @@ def measured() -> Mapping[int, Measurements]:
 
 def test_the_suite_has_60_tasks_of_15_to_60_steps(suite: Suite) -> None:
     assert [task.task_id for task in suite.tasks] == list(range(60))
-    assert Counter(task.category for task in suite.tasks) == vwa_long.QUOTAS
+    assert Counter(task.category for task in suite.tasks) == {
+        "shopping": 15,
+        "navigation": 15,
+        "information": 15,
+        "form": 15,
+    }
     assert all(15 <= len(task.solution) <= 60 for task in suite.tasks)
     assert all(task.max_steps >= len(task.solution) + 30 for task in suite.tasks)
     assert all(task.solution[-1].startswith("stop [") for task in suite.tasks)
@@ -62,7 +67,7 @@ def test_another_world_has_different_intents(suite: Suite) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_world_has_all_tasks(seed: int) -> None:
-    tasks = vwa_long.tasks(World(seed))
+    tasks = vwa_long.SUITE.tasks(World(seed))
     assert len(tasks) == len({task.intent for task in tasks}) == 60
     assert all(len(task.solution) <= 60 for task in tasks)
 
@@ -71,7 +76,7 @@ def test_every_world_has_all_tasks(seed: int) -> None:
 
 
 def test_every_goal_names_all_values_and_none_of_the_needed_facts(suite: Suite) -> None:
-    unseen = vwa_long.tasks(World(DEFAULT_SEED), wording="unseen")
+    unseen = template.suite(World(DEFAULT_SEED), vwa_long.TEMPLATES, wording="unseen")
     for task, request in zip(suite.tasks, unseen, strict=True):
         for goal in (task.intent, *task.paraphrases, request.intent):
             values = map(str, task.instantiation_dict.values())

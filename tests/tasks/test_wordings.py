@@ -6,9 +6,8 @@ import re
 import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED, World
-from agentkv_tasks import vwa75, vwa_long, vwa_unseen
-from agentkv_tasks.suites import load_suite
-from agentkv_tasks.template import Draft, Draw, Template
+from agentkv_tasks.suites import load_suite, vwa75, vwa_long, vwa_unseen
+from agentkv_tasks.template import Draft, Draw, TaskTemplate
 from train_nano.wording import is_polite_request
 
 WORLD = World(DEFAULT_SEED)
@@ -26,7 +25,7 @@ def names_in(wording: str) -> set[str]:
 
 @pytest.fixture(params=TEMPLATES, ids=lambda template: template.make.__name__)
 def draft(request: pytest.FixtureRequest) -> Draft:
-    template: Template = request.param
+    template: TaskTemplate = request.param
     return template.make(Draw(WORLD, random.Random(0)))
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
+from agentkv.cache.hf.families import FAMILIES
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.device import choice_for
 from agentkv_kernels.layout import DTYPES
 
-PREFIXES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+PREFIXES = {name: family.compiled for name, family in FAMILIES.items() if family.compiled}
 """Families whose decoder is compiled, with the prefix of their classes."""
 
 PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")

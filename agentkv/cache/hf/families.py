@@ -4,7 +4,8 @@ Shapes: H query heads, D head size, d hidden size.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any
 
@@ -14,38 +15,22 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from agentkv.cache.geometry import Geometry, LayerShape, LowRank, Projection
+from agentkv.cache.hf import family as declared
+from agentkv.cache.hf.family import Family
 
 
 class UnsupportedModel(ValueError):
     """The model belongs to no supported family, or has a part that is not supported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Names of the modules of a family that the cache reads."""
-
-    layers: str = "layers"
-    """Decoder layers, in the base model."""
-    attention: str = "self_attn"
-    """Attention, in a decoder layer."""
-    projection: str = "o_proj"
-    """Output projection, in the attention."""
-    added: str = "self_attn"
-    """Module of a decoder layer whose output is added to the residual stream."""
-
-
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "gemma3_text": Family(added="post_attention_layernorm"),
-        "gpt2": Family(layers="h", attention="attn", projection="c_proj", added="attn"),
-        "gpt_oss": Family(),
-        "llama": Family(),
-        "mistral": Family(),
-        "qwen2": Family(),
-        "qwen3": Family(),
+        module.name: import_module(f"{declared.__name__}.{module.name}").FAMILY
+        for module in iter_modules(declared.__path__)
     }
 )
-"""Supported families, by `config.model_type`."""
+"""Supported families, by `config.model_type`: those that the modules of `agentkv.cache.hf.family`
+declare."""
 
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.families import FAMILIES, Family, decoder
+from agentkv.cache.hf.families import FAMILIES, decoder
+from agentkv.cache.hf.family import Family
 from agentkv.cache.hf.hooked_cache import HookedCache
 
 

@@ -27,7 +27,7 @@ from agentkv.dialog.call_forms.call import (
 from agentkv.dialog.call_forms.form import (
     BETWEEN,
     FENCE,
-    Found,
+    FoundCalls,
     Place,
     read_calls,
     skip_fence,
@@ -64,7 +64,7 @@ class BareForm:
             **lines,
         }
 
-    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         """Read calls that follow one another; see `Form`."""
         code = yield from text.starts(_CODE, at)
         at = yield from text.skip_space(at + len(code))
@@ -87,7 +87,7 @@ class BareForm:
             call, at = yield from _read_line(text, at, functions)
             calls = [] if call is None else [call]
         at = yield from skip_mark(text, at, ";")
-        return Found(calls, (yield from skip_mark(text, at, _END_CODE if code else FENCE)))
+        return FoundCalls(calls, (yield from skip_mark(text, at, _END_CODE if code else FENCE)))
 
 
 def _holds_objects(text: ArrivingText, at: int) -> Waits[bool]:

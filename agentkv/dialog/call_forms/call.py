@@ -21,7 +21,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionDeclaration:
     """A function that a model may call."""
 
     name: str
@@ -29,7 +29,7 @@ class Function:
     """JSON schema of the arguments."""
 
 
-Functions = Mapping[str, Function]
+Functions = Mapping[str, FunctionDeclaration]
 """Functions by their names."""
 
 ARGUMENTS = ("arguments", "parameters")
@@ -38,7 +38,7 @@ CALL_KEYS = frozenset({"name", "function", "type", "id", "index", *ARGUMENTS})
 """Members of a call's object. One without arguments has no others."""
 
 
-def find_function(name: str, functions: Functions) -> Function | None:
+def find_function(name: str, functions: Functions) -> FunctionDeclaration | None:
     """Return the function of a written name, which may have Kimi's additions
     (`functions.weather:0`); None if there is none."""
     name = name.strip()
@@ -50,7 +50,7 @@ def find_function(name: str, functions: Functions) -> Function | None:
 _ADDITIONS = re.compile(r"^functions\.|:[0-9]+$")
 
 
-def call_with(function: Function | None, arguments: Any) -> Call | None:
+def call_with(function: FunctionDeclaration | None, arguments: Any) -> Call | None:
     """Return a call with arguments as a value: an object, an object's JSON in a string, or nothing.
 
     None if they are anything else, or there is no function.

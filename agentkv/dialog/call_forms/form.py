@@ -14,7 +14,7 @@ Place = Literal["anywhere", "line", "start"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCalls:
     """Text in the form of calls."""
 
     calls: Sequence[Call]
@@ -29,27 +29,23 @@ class Form(Protocol):
     @property
     def tokens(self) -> Collection[str]:
         """Texts of the form that may be control tokens of a model."""
-        ...
 
     @property
     def end(self) -> str:
         """Text after which a malformed call is over; empty if there is none."""
-        ...
 
     def marks(self, functions: Functions) -> Mapping[str, Place]:
         """Return the texts that begin calls, and where they do."""
-        ...
 
-    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         """Read calls whose mark stands at `at`.
 
         Raises:
             Malformed: what stands there is not in this form.
         """
-        ...
 
 
-def read_calls(text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+def read_calls(text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
     """Read the JSON of a call, or of a list of calls, and more of them as far as they are calls.
 
     Raises:
@@ -63,14 +59,14 @@ def read_calls(text: ArrivingText, at: int, functions: Functions) -> Waits[Found
         except Malformed:
             if not calls:
                 raise
-            return Found(calls, end)
+            return FoundCalls(calls, end)
         found = calls_in([value], functions)
         if not calls or found:
             end = at
         calls += found
         at = yield from text.skip(BETWEEN, at)
         if not found or not (yield from text.starts(("{", "["), at)):
-            return Found(calls, end)
+            return FoundCalls(calls, end)
 
 
 def skip_fence(text: ArrivingText, at: int) -> Waits[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Functions, call_with, find_function
-from agentkv.dialog.call_forms.form import Found
+from agentkv.dialog.call_forms.form import FoundCalls
 from agentkv.dialog.call_forms.values import read_value
 
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
@@ -53,7 +53,7 @@ def read_header(text: ArrivingText, at: int) -> Waits[Header]:
     )
 
 
-def read_call(text: ArrivingText, header: Header, functions: Functions) -> Waits[Found]:
+def read_call(text: ArrivingText, header: Header, functions: Functions) -> Waits[FoundCalls]:
     """Read a message that calls a function, with what ends it.
 
     Raises:
@@ -70,7 +70,7 @@ def read_call(text: ArrivingText, header: Header, functions: Functions) -> Waits
     mark = yield from text.starts(ENDS, at)
     call = call_with(function, arguments)
     end = at if mark == CHANNEL else at + len(mark)
-    return Found([] if call is None else [call], end)
+    return FoundCalls([] if call is None else [call], end)
 
 
 def is_call(header: Header, functions: Functions) -> bool:

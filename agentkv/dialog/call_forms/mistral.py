@@ -12,7 +12,7 @@ from typing import Any
 
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Call, Functions, call_with, find_function
-from agentkv.dialog.call_forms.form import Found, Place, read_calls, skip_mark
+from agentkv.dialog.call_forms.form import FoundCalls, Place, read_calls, skip_mark
 from agentkv.dialog.call_forms.values import read_value
 
 _BEGIN, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -34,7 +34,7 @@ class MistralForm:
         """Return the token that begins calls; see `Form`."""
         return {_BEGIN: "anywhere"}
 
-    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         """Read the calls after one token; see `Form`."""
         at = yield from text.skip_space(at + len(_BEGIN))
         mark = yield from text.starts(("{", "[", _BEGIN, _ARGUMENTS), at)
@@ -47,7 +47,7 @@ class MistralForm:
             function = find_function(text.text[start:at], functions)
             if at == start or (calls and function is None):
                 if calls:
-                    return Found(calls, end)
+                    return FoundCalls(calls, end)
                 raise Malformed(at)
             at = yield from text.skip_space(at)
             if mark := (yield from text.starts((_ID,), at)):
@@ -60,11 +60,11 @@ class MistralForm:
                 arguments, at = yield from read_value(text, at)
             elif not (yield from text.starts((_BEGIN,), at)) and not text.is_finished(at):
                 if calls:
-                    return Found(calls, end)
+                    return FoundCalls(calls, end)
                 raise Malformed(at)
             call = call_with(function, arguments)
             if call is None:
-                return Found([], at)
+                return FoundCalls([], at)
             calls.append(call)
             end = yield from skip_mark(text, at, "[/TOOL_CALLS]")
             at = yield from text.skip_space(end)

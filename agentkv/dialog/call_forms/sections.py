@@ -19,7 +19,14 @@ from typing import Any
 
 from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Call, Functions, call_with, find_function
-from agentkv.dialog.call_forms.form import FENCE, Found, Place, read_calls, skip_fence, skip_mark
+from agentkv.dialog.call_forms.form import (
+    FENCE,
+    FoundCalls,
+    Place,
+    read_calls,
+    skip_fence,
+    skip_mark,
+)
 from agentkv.dialog.call_forms.values import read_value
 
 _NAME = re.compile(r"[^\s`{<]*")
@@ -47,7 +54,7 @@ class SectionForm:
         """Return what begins a section or a call; see `Form`."""
         return {self.begin: "anywhere", self.begin_call: "anywhere"}
 
-    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         """Read the calls in a section; see `Form`."""
         if (yield from text.starts((self.begin,), at)):
             at = yield from text.skip_space(at + len(self.begin))
@@ -67,9 +74,9 @@ class SectionForm:
             at = yield from text.skip_space(end)
             if not (yield from text.starts((self.begin_call,), at)):
                 end = yield from skip_mark(text, end, self.end)
-                return Found(calls if is_known else [], end)
+                return FoundCalls(calls if is_known else [], end)
 
-    def _read_named(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def _read_named(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         start, at = at, (yield from text.skip(_NAME, at))
         name = text.text[start:at]
         at = yield from text.skip_space(at)
@@ -85,4 +92,4 @@ class SectionForm:
             arguments, at = yield from read_value(text, at)
         at = yield from skip_mark(text, at, FENCE)
         call = call_with(find_function(name, functions), arguments)
-        return Found([] if call is None else [call], at)
+        return FoundCalls([] if call is None else [call], at)

@@ -30,7 +30,7 @@ from agentkv.dialog.call_forms.arriving import ArrivingText, Malformed, Waits
 from agentkv.dialog.call_forms.call import Call, Functions, call_with, find_function
 from agentkv.dialog.call_forms.form import (
     FENCE,
-    Found,
+    FoundCalls,
     Place,
     read_calls,
     skip_fence,
@@ -67,7 +67,7 @@ class TagForm:
         """Return the opening tags; see `Form`."""
         return {self.begin: "anywhere", _FUNCTION: "anywhere"}
 
-    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[Found]:
+    def read(self, text: ArrivingText, at: int, functions: Functions) -> Waits[FoundCalls]:
         """Read the calls in one outer tag; see `Form`."""
         is_open = bool((yield from text.starts((self.begin,), at)))
         at = yield from text.skip_space(at + len(self.begin) if is_open else at)
@@ -85,7 +85,7 @@ class TagForm:
         after = yield from text.skip(_LEFT_OVER, at)
         if (yield from text.starts((self.end,), after)):
             at = after + len(self.end)
-        return Found(calls, at)
+        return FoundCalls(calls, at)
 
     def _read_functions(
         self, text: ArrivingText, at: int, functions: Functions

@@ -6,23 +6,30 @@ than string is that value, and all else is the text.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentkv.dialog.call_forms.arriving import Malformed
-from agentkv.dialog.call_forms.call import Function
+from agentkv.dialog.call_forms.call import FunctionDeclaration
 from agentkv.dialog.call_forms.values import whole_value
+from agentkv.dialog.schema.references import SchemaReferences, SchemaError
 
 Types = frozenset[str]
-_ALL: Types = frozenset(
-    {"string", "number", "integer", "boolean", "null", "array", "object"},
-)
+_ALL: Types = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+_TYPES: Mapping[type, Types] = {
+    type(None): frozenset({"null"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"integer", "number"}),
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+}
 _MAX_DEPTH = 50
 """Schemas in schemas that are looked into (our choice)."""
 
 
-def typed_value(text: str, function: Function | None, name: str) -> Any:
+def typed_value(text: str, function: FunctionDeclaration | None, name: str) -> Any:
     """Return the value that `text` means as the argument `name`."""
     allowed = _ALL if function is None else _types_of_argument(function.parameters, name)
     if allowed == {"string"}:
@@ -45,22 +52,9 @@ def _is_json(text: str) -> bool:
 
 
 def _types_of(value: Any) -> Types:
-    match value:
-        case None:
-            return frozenset({"null"})
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"number", "integer"} if value.is_integer() else {"number"})
-        case str():
-            return frozenset({"string"})
-        case list():
-            return frozenset({"array"})
-        case dict():
-            return frozenset({"object"})
-    return _ALL
+    if isinstance(value, float) and not value.is_integer():
+        return frozenset({"number"})
+    return _TYPES.get(type(value), _ALL)
 
 
 def _types_of_argument(parameters: Mapping[str, Any], name: str) -> Types:
@@ -74,7 +68,7 @@ class _Schemas:
     """Reads a JSON schema with its references; each part is looked at once, to a limited depth."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
+        self._references = SchemaReferences(root)
         self._types: dict[int, Types] = {}
         self._members: set[int] = set()
 
@@ -125,19 +119,10 @@ class _Schemas:
 
     def _target(self, schema: Mapping[str, Any]) -> list[Any]:
         """Return the schema that a reference names, in a list; an empty one without it."""
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not re.match(r"#(/|$)", reference):
+        try:
+            return [self._references.find(schema["$ref"], "")[1]] if "$ref" in schema else []
+        except SchemaError:
             return []
-        target: Any = self._root
-        for step in reference.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, Mapping) and step in target:
-                target = target[step]
-            elif isinstance(target, list) and step in map(str, range(len(target))):
-                target = target[int(step)]
-            else:
-                return []
-        return [target]
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -29,7 +29,7 @@ def print_policies(console: Console) -> None:
     for heading, names in groups.items():
         console.print(Text(heading, style="bold"))
         for name in names:
-            line = f"{name:<{longest}}  {about(name).summary}"
+            line = f"{name:<{longest}}  {about(name).paragraphs[0]}"
             console.print(Text(_cut(line, width)), soft_wrap=True)
         console.print()
     console.print(Text(f"The default is {POLICY}. `agentkv policies NAME` explains one policy;"))
@@ -62,7 +62,7 @@ def print_parts(console: Console) -> None:
             _assignment(key, value) for key, value in parameters_of(name).items()
         )
         for line in (
-            description.summary,
+            description.paragraphs[0],
             parts,
             parameters or "(no parameters)",
             description.source,
@@ -74,16 +74,16 @@ def print_policy(console: Console, name: str) -> None:
     """Print one policy: its parts, parameters and source. Raises PolicyError."""
     description = about(name)
     console.print(Text(name, style="bold"))
-    for paragraph in (description.summary, description.details):
+    for paragraph in description.paragraphs:
         _print_indented(console, paragraph, 4)
     console.print()
     for slot, part in _parts(policy(name)):
         _print_indented(console, f"{slot}: {type(part).__name__}", 4)
         _print_indented(console, (inspect.getdoc(part) or "").partition("\n\n")[0], 8)
     console.print()
-    for key, value in parameters_of(name).items():
-        _print_indented(console, _assignment(key, value), 4)
-        _print_indented(console, description.meanings[key], 8)
+    for key, parameter in description.declared.items():
+        _print_indented(console, _assignment(key, parameter.default), 4)
+        _print_indented(console, parameter.help, 8)
     if description.source:
         console.print()
         _print_indented(console, f"Source: {description.source}", 4)

@@ -2,12 +2,10 @@
 
 from agentkv_env.sites.classifieds.content import Category
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draft, Draw, all_of, shows
-from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.template import Draft, Draw, all_of, shows, text
 from agentkv_tasks.vwa75.listings import message_sent, my_listings, others_listings
 from agentkv_tasks.vwa75.steps import (
     choose,
-    done,
     find_article,
     find_listing,
     find_thread,
@@ -54,7 +52,7 @@ def listing_with_my_phone(draw: Draw) -> Draft:
                   "click [link: Post a listing]", write("Title", title),
                   choose("Category", category.name), write("Price in dollars", price),
                   choose("Town", home.place), f"click [radio: {condition}]",
-                  write("Description", phone), "click [button: Publish listing]", done()],
+                  write("Description", phone), "click [button: Publish listing]"],
         difficulty="medium",
         memory_distance_pages=8,
         needs=[home.place, phone],
@@ -99,7 +97,7 @@ def serial_and_phone_of_two_photos(draw: Draw) -> Draft:
                   *find_listing(wanted.title), "click [button: Save listing]",
                   "click [link: Contact seller]",
                   write("Message", serial.photo.fact), write("Your phone", phone.photo.fact),
-                  "click [button: Send message]", done()],
+                  "click [button: Send message]"],
         difficulty="hard",
         reads_image=True,
         turns_on=serial.photo.fact,
@@ -162,7 +160,7 @@ def old_listing_for_a_new_one(draw: Draw) -> Draft:
                   choose("Town", festival.town), "click [radio: Used]",
                   write("Description", festival.organiser), "click [checkbox: I can deliver it]",
                   "click [button: Publish listing]", write("Comment", poster.code),
-                  "click [button: Post comment]", done()],
+                  "click [button: Post comment]"],
         difficulty="hard",
         reads_image=True,
         turns_on=f"CODE {poster.code}",

@@ -1,19 +1,17 @@
 """Form tasks that need a fact read many pages earlier, often on another site."""
 
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, all_of, shows
+from agentkv_tasks.template import Draft, Draw, all_of, shows, text
 from agentkv_tasks.vwa75.forum import (
     board_subscribed,
     comment_posted,
     draw_new_board,
     reply_posted,
-    text,
     thread_upvoted,
 )
 from agentkv_tasks.vwa75.shop import draw_postcode, draw_product, draw_street, save_address
 from agentkv_tasks.vwa75.steps import (
     choose,
-    done,
     find_article,
     find_product,
     find_thread,
@@ -49,7 +47,7 @@ def motto_as_bio(draw: Draw) -> Draft:
         ),
         solution=[find_article(town.name), "tab_focus [1]", "click [link: Boards]",
                   f"click [link: {board}]", "click [button: Subscribe]", "click [link: Settings]",
-                  write("Bio", town.motto), "click [button: Save settings]", done()],
+                  write("Bio", town.motto), "click [button: Save settings]"],
         difficulty="hard",
         reads_image=True,
         turns_on=town.motto,
@@ -98,7 +96,7 @@ def address_of_a_seller(draw: Draw) -> Draft:
                   *find_product(product.name), "click [button: Add to comparison]",
                   "click [link: Account]", "click [link: Addresses]",
                   "click [link: Add an address]",
-                  *save_address(label, seller.name, house, town.twin, code), done()],
+                  *save_address(label, seller.name, house, town.twin, code)],
         difficulty="hard",
         memory_distance_pages=10,
         needs=[seller.name, town.twin],
@@ -153,7 +151,7 @@ def thread_from_three_articles(draw: Draw) -> Draft:
                   "click [link: Submit thread]", choose("Board", board),
                   write("Title", maker.founder),
                   write("Body", f"{festival.organiser}, {town.mayor}"),
-                  "click [button: Submit]", done()],
+                  "click [button: Submit]"],
         difficulty="hard",
         memory_distance_pages=8,
         needs=[maker.founder, festival.organiser, town.mayor],
@@ -191,7 +189,7 @@ def prices_in_a_thread(draw: Draw) -> Draft:
         solution=[*find_product(one.name), *find_product(other.name), "tab_focus [1]",
                   *find_thread(thread.title), write("Comment", first),
                   "click [button: Post comment]", f"click [link: Reply to {asked.author}]",
-                  write("Reply", second), "click [button: Post reply]", done()],
+                  write("Reply", second), "click [button: Post reply]"],
         difficulty="hard",
         memory_distance_pages=6,
         needs=[first, second],
@@ -228,7 +226,7 @@ def codes_of_two_posters(draw: Draw) -> Draft:
         solution=[*find_thread(one.title), *find_thread(other.title), "click [link: Boards]",
                   f"click [link: {board}]", "click [button: Subscribe]",
                   *find_thread(thread.title), write("Comment", f"{first.code}, {second.code}"),
-                  "click [button: Post comment]", done()],
+                  "click [button: Post comment]"],
         difficulty="hard",
         reads_image=True,
         turns_on=f"CODE {first.code}",
@@ -279,7 +277,7 @@ def tracking_code_for_the_shop(draw: Draw) -> Draft:
                   choose("Newsletter", often), "click [button: Save profile]",
                   "click [link: Contact]", choose("Topic", "Delivery"), write("Message", words),
                   write("Order number or tracking code", order.tracking),
-                  "click [button: Send message]", done()],
+                  "click [button: Send message]"],
         difficulty="hard",
         reads_image=True,
         turns_on=order.tracking,

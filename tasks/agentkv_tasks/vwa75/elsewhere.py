@@ -2,7 +2,7 @@
 
 from agentkv_tasks.template import Draft, Draw, reaches
 from agentkv_tasks.vwa75.routes import article_url, find_seller
-from agentkv_tasks.vwa75.steps import done, find_article
+from agentkv_tasks.vwa75.steps import find_article
 
 
 def birthplace_of_a_founder(draw: Draw) -> Draft:
@@ -28,7 +28,6 @@ def birthplace_of_a_founder(draw: Draw) -> Draft:
             find_article(maker.name),
             f"click [link: {founder.name}]",
             f"click [link: {founder.birthplace}]",
-            done(),
         ],
         needs=[founder.name, founder.birthplace],
         difficulty="medium",
@@ -59,7 +58,6 @@ def top_thread_of_a_board(draw: Draw) -> Draft:
             f"click [link: {board}]",
             "click [link: Top]",
             f"click [link: {top.title}]",
-            done(),
         ],
         needs=[top.title],
         difficulty="medium",
@@ -81,7 +79,7 @@ def page_of_a_seller(draw: Draw) -> Draft:
         values={"listing": listing.title},
         start="__HOMEPAGE__",
         check=reaches(f"__CLASSIFIEDS__/seller/{listing.seller}"),
-        solution=["click [link: Classifieds]", *find_seller(listing), done()],
+        solution=["click [link: Classifieds]", *find_seller(listing)],
         needs=[listing.seller],
         difficulty="medium",
     )

@@ -1,33 +1,8 @@
 """Tasks that change something through forms: threads, listings, messages, profiles."""
 
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
-from agentkv_tasks.vwa75.adverts import (
-    listing_with_my_phone,
-    old_listing_for_a_new_one,
-    serial_and_phone_of_two_photos,
-)
-from agentkv_tasks.vwa75.carried import (
-    address_of_a_seller,
-    codes_of_two_posters,
-    motto_as_bio,
-    prices_in_a_thread,
-    thread_from_three_articles,
-    tracking_code_for_the_shop,
-)
-from agentkv_tasks.vwa75.forum import (
-    change_the_bio,
-    comment_on_a_thread,
-    subscribe_to_a_board,
-    text,
-    vote_for_a_comment,
-)
-from agentkv_tasks.vwa75.listings import (
-    ask_a_seller,
-    change_the_price_of_my_listing,
-    comment_on_five_listings,
-    price_of_a_listing_i_do_not_have,
-)
-from agentkv_tasks.vwa75.steps import choose, done, find_product, write
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, shows, text
+from agentkv_tasks.vwa75 import adverts, carried, forum, listings
+from agentkv_tasks.vwa75.steps import choose, find_product, write
 
 
 def review_a_product(draw: Draw) -> Draft:
@@ -63,28 +38,28 @@ def review_a_product(draw: Draw) -> Draft:
         ),
         solution=[*find_product(product.name), "click [link: Write a review]",
                   choose("Rating", f"{stars} stars"), write("Title", title),
-                  write("Review", words), "click [button: Send review]", done()],
+                  write("Review", words), "click [button: Send review]"],
         difficulty="medium",
     )  # fmt: skip
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(vote_for_a_comment),
-    Template(price_of_a_listing_i_do_not_have),
-    Template(subscribe_to_a_board),
-    Template(change_the_bio),
-    Template(comment_on_a_thread),
-    Template(change_the_price_of_my_listing),
-    Template(ask_a_seller),
-    Template(review_a_product),
-    Template(motto_as_bio),
-    Template(serial_and_phone_of_two_photos),
-    Template(listing_with_my_phone),
-    Template(codes_of_two_posters),
-    Template(address_of_a_seller),
-    Template(tracking_code_for_the_shop),
-    Template(thread_from_three_articles),
-    Template(prices_in_a_thread),
-    Template(old_listing_for_a_new_one),
-    Template(comment_on_five_listings),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(forum.vote_for_a_comment),
+    TaskTemplate(listings.price_of_a_listing_i_do_not_have),
+    TaskTemplate(forum.subscribe_to_a_board),
+    TaskTemplate(forum.change_the_bio),
+    TaskTemplate(forum.comment_on_a_thread),
+    TaskTemplate(listings.change_the_price_of_my_listing),
+    TaskTemplate(listings.ask_a_seller),
+    TaskTemplate(review_a_product),
+    TaskTemplate(carried.motto_as_bio),
+    TaskTemplate(adverts.serial_and_phone_of_two_photos),
+    TaskTemplate(adverts.listing_with_my_phone),
+    TaskTemplate(carried.codes_of_two_posters),
+    TaskTemplate(carried.address_of_a_seller),
+    TaskTemplate(carried.tracking_code_for_the_shop),
+    TaskTemplate(carried.thread_from_three_articles),
+    TaskTemplate(carried.prices_in_a_thread),
+    TaskTemplate(adverts.old_listing_for_a_new_one),
+    TaskTemplate(listings.comment_on_five_listings),
 )

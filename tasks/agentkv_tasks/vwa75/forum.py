@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draft, Draw, all_of, shows
-from agentkv_tasks.vwa75.steps import done, find_thread, write
+from agentkv_tasks.template import Draft, Draw, all_of, shows, text, texts
+from agentkv_tasks.vwa75.steps import find_thread, write
 
 _REMARKS = (
     "Thanks, I will try that.",
@@ -12,11 +12,6 @@ _REMARKS = (
     "Please keep us posted.",
     "This made my day.",
 )
-
-
-def text(selector: str) -> str:
-    """Return JavaScript for the text of the first element that matches `selector`."""
-    return f"document.querySelector('{selector}').innerText"
 
 
 def comment_posted(thread: int, *words: str) -> Evaluation:
@@ -30,8 +25,7 @@ def reply_posted(thread: int, comment: int, words: str) -> Evaluation:
 
 
 def _thread_shows(thread: int, selector: str, words: Sequence[str]) -> Evaluation:
-    texts = f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join(' | ')"
-    return shows(f"__REDDIT__/thread/{thread}", texts, must_include=words)
+    return shows(f"__REDDIT__/thread/{thread}", texts(selector), must_include=words)
 
 
 def thread_upvoted(thread: int) -> Evaluation:
@@ -42,11 +36,10 @@ def thread_upvoted(thread: int) -> Evaluation:
 
 def board_subscribed(draw: Draw, board: str) -> Evaluation:
     """Require a subscription to `board`, with all other subscriptions unchanged."""
-    states = "[...document.querySelectorAll('.state')].map(e => e.innerText).join('')"
     count = len(draw.world.forum.subscribed) + 1
     return all_of(
         shows("__REDDIT__/boards", text(f"#board-{board} .state"), exact_match="subscribed"),
-        shows("__REDDIT__/boards", states, exact_match="subscribed" * count),
+        shows("__REDDIT__/boards", texts(".state", ""), exact_match="subscribed" * count),
     )
 
 
@@ -72,8 +65,7 @@ def subscribe_to_a_board(draw: Draw) -> Draft:
         values={"board": board},
         start="__REDDIT__",
         check=board_subscribed(draw, board),
-        solution=["click [link: Boards]", f"click [link: {board}]", "click [button: Subscribe]",
-                  done()],
+        solution=["click [link: Boards]", f"click [link: {board}]", "click [button: Subscribe]"],
     )  # fmt: skip
 
 
@@ -101,7 +93,7 @@ def vote_for_a_comment(draw: Draw) -> Draft:
             shows(page, f"{button}.getAttribute('aria-pressed')", exact_match="true"),
             shows(page, "document.querySelectorAll('[aria-pressed=true]').length", exact_match="1"),
         ),
-        solution=[f"click [button: {word} {comment.author}]", done()],
+        solution=[f"click [button: {word} {comment.author}]"],
     )  # fmt: skip
 
 
@@ -124,7 +116,7 @@ def comment_on_a_thread(draw: Draw) -> Draft:
         start="__REDDIT__",
         check=comment_posted(thread.id, remark),
         solution=[*find_thread(thread.title), write("Comment", remark),
-                  "click [button: Post comment]", done()],
+                  "click [button: Post comment]"],
     )  # fmt: skip
 
 
@@ -145,6 +137,5 @@ def change_the_bio(draw: Draw) -> Draft:
         values={"bio": bio},
         start="__REDDIT__",
         check=shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=bio),
-        solution=["click [link: Settings]", write("Bio", bio), "click [button: Save settings]",
-                  done()],
+        solution=["click [link: Settings]", write("Bio", bio), "click [button: Save settings]"],
     )  # fmt: skip

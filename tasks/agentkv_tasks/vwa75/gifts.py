@@ -13,7 +13,7 @@ from agentkv_tasks.vwa75.shop import (
     order_text_is,
     save_address,
 )
-from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, write
+from agentkv_tasks.vwa75.steps import choose, find_article, find_listing, write
 
 
 def phone_for_the_courier(draw: Draw) -> Draft:
@@ -55,7 +55,6 @@ def phone_for_the_courier(draw: Draw) -> Draft:
             EXPRESS,
             write("Note for the courier", phone),
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
         reads_image=True,
@@ -103,7 +102,6 @@ def motto_for_the_courier(draw: Draw) -> Draft:
             GIFT_WRAP,
             write("Note for the courier", town.motto),
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
         reads_image=True,
@@ -156,7 +154,6 @@ def gift_to_a_mayor(draw: Draw) -> Draft:
             *save_address("Mayor", mayor.name, house, mayor.birthplace, code),
             choose("Send to", f"Mayor: {house}, {mayor.birthplace}"),
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
         memory_distance_pages=9,

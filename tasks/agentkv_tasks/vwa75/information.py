@@ -1,6 +1,6 @@
 """Question tasks, which are scored by the answer and not by the final page."""
 
-from agentkv_tasks.template import Draft, Draw, Template, says
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, says
 from agentkv_tasks.vwa75 import collected, missing, questions
 from agentkv_tasks.vwa75.routes import join_facts, says_all, switch_site
 from agentkv_tasks.vwa75.steps import done, find_article, find_product
@@ -160,24 +160,24 @@ def mayor_of_where_a_product_is_made(draw: Draw) -> Draft:
     )
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(fact_of_a_town),
-    Template(mayor_of_a_twin_town),
-    Template(motto_of_a_town),
-    Template(slogan_of_a_company_by_its_founder),
-    Template(mayor_of_where_a_product_is_made),
-    Template(questions.serial_number_in_a_photo),
-    Template(questions.cheapest_in_a_category),
-    Template(questions.twin_of_the_town_of_a_seller),
-    Template(missing.fact_the_wiki_does_not_have),
-    Template(missing.fact_the_shop_does_not_have),
-    Template(missing.fact_an_author_does_not_tell),
-    Template(collected.founded_of_eight_towns),
-    Template(collected.three_pictures),
-    Template(collected.serial_then_mayor_then_author),
-    Template(collected.author_then_product_then_mayor),
-    Template(collected.cook_of_a_dish_and_far_away),
-    Template(collected.parcel_and_five_towns),
-    Template(collected.years_of_seven_authors),
-    Template(collected.ticket_organiser_and_seller),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(fact_of_a_town),
+    TaskTemplate(mayor_of_a_twin_town),
+    TaskTemplate(motto_of_a_town),
+    TaskTemplate(slogan_of_a_company_by_its_founder),
+    TaskTemplate(mayor_of_where_a_product_is_made),
+    TaskTemplate(questions.serial_number_in_a_photo),
+    TaskTemplate(questions.cheapest_in_a_category),
+    TaskTemplate(questions.twin_of_the_town_of_a_seller),
+    TaskTemplate(missing.fact_the_wiki_does_not_have),
+    TaskTemplate(missing.fact_the_shop_does_not_have),
+    TaskTemplate(missing.fact_an_author_does_not_tell),
+    TaskTemplate(collected.founded_of_eight_towns),
+    TaskTemplate(collected.three_pictures),
+    TaskTemplate(collected.serial_then_mayor_then_author),
+    TaskTemplate(collected.author_then_product_then_mayor),
+    TaskTemplate(collected.cook_of_a_dish_and_far_away),
+    TaskTemplate(collected.parcel_and_five_towns),
+    TaskTemplate(collected.years_of_seven_authors),
+    TaskTemplate(collected.ticket_organiser_and_seller),
 )

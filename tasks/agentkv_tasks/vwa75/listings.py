@@ -2,8 +2,7 @@
 
 from agentkv_env.sites.classifieds.content import Listing
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
-from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows, text
 from agentkv_tasks.vwa75.steps import done, find_listing, rewrite, write
 
 _QUESTIONS = (
@@ -71,7 +70,7 @@ def ask_a_seller(draw: Draw) -> Draft:
         check=message_sent(listing, question, phone),
         solution=[*find_listing(listing.title), "click [link: Contact seller]",
                   write("Message", question), write("Your phone", phone),
-                  "click [button: Send message]", done()],
+                  "click [button: Send message]"],
         difficulty="medium",
     )  # fmt: skip
 
@@ -88,7 +87,7 @@ def change_the_price_of_my_listing(draw: Draw) -> Draft:
         check=shows(f"__CLASSIFIEDS__/listing/{listing.id}", text(".listing-price"),
                     exact_match=f"${price}"),
         solution=["click [link: My listings]", f"click [link: Edit {listing.title}]",
-                  *rewrite("Price in dollars", price), "click [button: Save changes]", done()],
+                  *rewrite("Price in dollars", price), "click [button: Save changes]"],
     )  # fmt: skip
 
 
@@ -136,6 +135,6 @@ def comment_on_five_listings(draw: Draw) -> Draft:
                 for x in listings
             )
         ),
-        solution=[*rounds, done()],
+        solution=rounds,
         difficulty="hard",
     )  # fmt: skip

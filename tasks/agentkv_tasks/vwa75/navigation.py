@@ -1,10 +1,10 @@
 """Navigation tasks, which are scored by the address or the content of the final page."""
 
 from agentkv_env.sites.shop.content import slug
-from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, shows
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, reaches, shows, text
 from agentkv_tasks.vwa75 import elsewhere, journeys, missing
 from agentkv_tasks.vwa75.shop import open_orders_until
-from agentkv_tasks.vwa75.steps import choose, done, find_product
+from agentkv_tasks.vwa75.steps import choose, find_product
 
 
 def category_of_the_shop(draw: Draw) -> Draft:
@@ -22,7 +22,7 @@ def category_of_the_shop(draw: Draw) -> Draft:
         values={"category": category},
         start="__HOMEPAGE__",
         check=reaches(f"__SHOPPING__/category/{slug(category)}"),
-        solution=["click [link: Shop]", f"click [link: {category}]", done()],
+        solution=["click [link: Shop]", f"click [link: {category}]"],
     )
 
 
@@ -42,7 +42,7 @@ def product_page(draw: Draw) -> Draft:
         values={"product": product.name},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/product/{product.number}"),
-        solution=[*find_product(product.name), done()],
+        solution=find_product(product.name),
     )
 
 
@@ -65,7 +65,7 @@ def category_of_a_coupon(draw: Draw) -> Draft:
         values={"percent": coupon.percent},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/category/{slug(coupon.category)}"),
-        solution=["click [link: Deals]", f"click [link: {coupon.category}]", done()],
+        solution=["click [link: Deals]", f"click [link: {coupon.category}]"],
         needs=[coupon.category],
         reads_image=True,
         turns_on=f"{coupon.percent} PERCENT OFF",
@@ -92,7 +92,7 @@ def order_with_a_tracking_code(draw: Draw) -> Draft:
         values={"tracking": wanted.tracking},
         start="__SHOPPING__",
         check=reaches(f"__SHOPPING__/order/{wanted.number}"),
-        solution=[*open_orders_until(draw, wanted), done()],
+        solution=open_orders_until(draw, wanted),
         difficulty="medium",
         reads_image=True,
         turns_on=wanted.tracking,
@@ -117,18 +117,16 @@ def sorted_second_page(draw: Draw) -> Draft:
         values={"category": category},
         start="__SHOPPING__",
         check=all_of(
-            shows("last", "document.querySelector('h1').innerText", exact_match=category),
+            shows("last", text("h1"), exact_match=category),
             shows("last", "document.querySelector('[name=sort]').value",
                   exact_match="Highest price"),
-            shows("last", "document.querySelector('.pager span').innerText",
-                  must_include=["Page 2 of"]),
+            shows("last", text(".pager span"), must_include=["Page 2 of"]),
         ),
         solution=[
             f"click [link: {category}]",
             choose("Sort by", "Highest price"),
             "click [button: Apply]",
             "click [link: Next page]",
-            done(),
         ],
         difficulty="medium",
     )  # fmt: skip
@@ -159,7 +157,6 @@ def cheapest_of_a_kind(draw: Draw) -> Draft:
             choose("Sort by", "Lowest price"),
             "click [button: Apply]",
             f"click [link: {cheapest.name}]",
-            done(),
         ],
         needs=[cheapest.name],
         difficulty="medium",
@@ -167,23 +164,23 @@ def cheapest_of_a_kind(draw: Draw) -> Draft:
 
 
 TEMPLATES = (
-    Template(category_of_the_shop),
-    Template(product_page),
-    Template(category_of_a_coupon),
-    Template(order_with_a_tracking_code),
-    Template(sorted_second_page),
-    Template(cheapest_of_a_kind),
-    Template(elsewhere.birthplace_of_a_founder),
-    Template(elsewhere.top_thread_of_a_board),
-    Template(elsewhere.page_of_a_seller),
-    Template(missing.listing_that_nobody_offers),
-    Template(missing.article_about_a_seller),
-    Template(journeys.mayor_after_an_author),
-    Template(journeys.mayor_after_a_seller),
-    Template(journeys.product_of_an_order),
-    Template(journeys.founder_after_two_labels),
-    Template(journeys.architect_after_two_photos),
-    Template(journeys.organiser_after_two_posters),
-    Template(journeys.author_with_a_model_number_in_mind),
-    Template(journeys.tour_of_four_sites),
+    TaskTemplate(category_of_the_shop),
+    TaskTemplate(product_page),
+    TaskTemplate(category_of_a_coupon),
+    TaskTemplate(order_with_a_tracking_code),
+    TaskTemplate(sorted_second_page),
+    TaskTemplate(cheapest_of_a_kind),
+    TaskTemplate(elsewhere.birthplace_of_a_founder),
+    TaskTemplate(elsewhere.top_thread_of_a_board),
+    TaskTemplate(elsewhere.page_of_a_seller),
+    TaskTemplate(missing.listing_that_nobody_offers),
+    TaskTemplate(missing.article_about_a_seller),
+    TaskTemplate(journeys.mayor_after_an_author),
+    TaskTemplate(journeys.mayor_after_a_seller),
+    TaskTemplate(journeys.product_of_an_order),
+    TaskTemplate(journeys.founder_after_two_labels),
+    TaskTemplate(journeys.architect_after_two_photos),
+    TaskTemplate(journeys.organiser_after_two_posters),
+    TaskTemplate(journeys.author_with_a_model_number_in_mind),
+    TaskTemplate(journeys.tour_of_four_sites),
 )

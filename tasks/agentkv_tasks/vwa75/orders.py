@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agentkv_env.sites.shop.content import Product
-from agentkv_tasks.template import Draft, Draw, all_of, says, shows
+from agentkv_tasks.template import Draft, Draw, all_of, says, shows, text
 from agentkv_tasks.vwa75.shop import (
     CART,
     EXPRESS,
@@ -37,12 +37,11 @@ def cancel_an_order(draw: Draw) -> Draft:
         values={"order": order.number},
         start="__SHOPPING__",
         check=shows(f"__SHOPPING__/order/{order.number}",
-                    "document.querySelector('#status').innerText", exact_match="Cancelled"),
+                    text("#status"), exact_match="Cancelled"),
         solution=[
             "click [link: Orders]",
             f"click [link: Order {order.number}]",
             "click [button: Cancel order]",
-            done(),
         ],
     )  # fmt: skip
 
@@ -54,7 +53,7 @@ def coupon_in_the_goal(draw: Draw) -> Draft:
     known = {each.code for each in draw.world.shop.coupons}
     while not is_good and code in known:
         code = f"{coupon.code[:-2]}{draw.rng.choice((24, 35, 46, 53, 67, 79))}"
-    used = shows(CART, "document.querySelector('#coupon').innerText", must_include=[code])
+    used = shows(CART, text("#coupon"), must_include=[code])
     return Draft(
         wordings=(
             "Put the {{product}} into the cart and use the coupon code {{code}}. Answer N/A if "
@@ -107,7 +106,7 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
         start="__SHOPPING__",
         check=all_of(
             cart_holds(first, second, third),
-            shows(CART, "document.querySelector('#coupon').innerText", must_include=[coupon.code]),
+            shows(CART, text("#coupon"), must_include=[coupon.code]),
         ),
         solution=[
             "click [link: Deals]",
@@ -115,7 +114,6 @@ def coupon_from_the_poster(draw: Draw) -> Draft:
             *buy(second),
             *buy(third),
             f"type [textbox: Coupon code] [{coupon.code}] [1]",
-            done(),
         ],
         difficulty="medium",
         reads_image=True,
@@ -171,7 +169,6 @@ def coupon_and_model_number(draw: Draw) -> Draft:
             GIFT_WRAP,
             write("Note for the courier", labelled.model),
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
         reads_image=True,
@@ -209,7 +206,6 @@ def product_of_an_old_order(draw: Draw) -> Draft:
             "click [link: Orders]",
             f"click [link: Order {order.number}]",
             *(step for product in (*others, wanted) for step in buy(product)),
-            done(),
         ],
         difficulty="hard",
         memory_distance_pages=9,
@@ -250,7 +246,6 @@ def products_of_two_orders(draw: Draw) -> Draft:
             "go_back",
             f"click [link: Order {other.number}]",
             *(step for product in (*bought, first, second) for step in buy(product)),
-            done(),
         ],
         difficulty="hard",
         memory_distance_pages=9,
@@ -317,7 +312,6 @@ def whole_order(draw: Draw) -> Draft:
             choose("Send to", f"Gift: {house}, {friend.town}"),
             EXPRESS,
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
         reads_image=True,

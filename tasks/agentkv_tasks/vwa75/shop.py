@@ -2,7 +2,7 @@
 
 from agentkv_env.sites.shop.content import Coupon, PastOrder, Product
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draw, all_of, shows
+from agentkv_tasks.template import Draw, all_of, shows, text, texts
 from agentkv_tasks.vwa75.steps import find_product, write
 
 CART = "__SHOPPING__/cart"
@@ -14,8 +14,7 @@ def cart_holds(*products: Product, pieces: int = 1) -> Evaluation:
     """Require the cart to hold exactly `pieces` of each of these products."""
     quantities = "[...document.querySelectorAll('#cart .quantity')].map(e => e.value).join(' ')"
     return all_of(
-        shows(CART, "document.querySelector('#cart').innerText",
-              must_include=[product.name for product in products]),
+        shows(CART, text("#cart"), must_include=[product.name for product in products]),
         shows(CART, quantities, exact_match=" ".join([str(pieces)] * len(products))),
     )  # fmt: skip
 
@@ -23,12 +22,11 @@ def cart_holds(*products: Product, pieces: int = 1) -> Evaluation:
 def order_placed(draw: Draw, *products: Product) -> list[Evaluation]:
     """Require a new order for exactly one of each of these products."""
     page = new_order_url(draw)
-    quantities = "[...document.querySelectorAll('#lines .quantity')].map(e => e.innerText).join('')"
+    quantities = texts("#lines .quantity", "")
     return [
-        shows(page, "document.querySelector('#status').innerText", exact_match="Being packed"),
+        shows(page, text("#status"), exact_match="Being packed"),
         shows(page, quantities, exact_match="1" * len(products)),
-        shows(page, "document.querySelector('#lines').innerText",
-              must_include=[product.name for product in products]),
+        shows(page, text("#lines"), must_include=[product.name for product in products]),
     ]  # fmt: skip
 
 
@@ -37,16 +35,14 @@ def new_order_url(draw: Draw) -> str:
     return f"__SHOPPING__/order/{draw.world.shop.orders[-1].number + 1}"
 
 
-def order_text_is(draw: Draw, part: str, text: str) -> Evaluation:
-    """Require the element `part` (an id) of the new order to equal `text`."""
-    locator = f"document.querySelector('#{part}').innerText"
-    return shows(new_order_url(draw), locator, exact_match=text)
+def order_text_is(draw: Draw, part: str, words: str) -> Evaluation:
+    """Require the element `part` (an id) of the new order to equal `words`."""
+    return shows(new_order_url(draw), text(f"#{part}"), exact_match=words)
 
 
-def order_text_includes(draw: Draw, part: str, text: str) -> Evaluation:
-    """Require the element `part` (an id) of the new order to include `text`."""
-    locator = f"document.querySelector('#{part}').innerText"
-    return shows(new_order_url(draw), locator, must_include=[text])
+def order_text_includes(draw: Draw, part: str, words: str) -> Evaluation:
+    """Require the element `part` (an id) of the new order to include `words`."""
+    return shows(new_order_url(draw), text(f"#{part}"), must_include=[words])
 
 
 def draw_product(draw: Draw) -> Product:

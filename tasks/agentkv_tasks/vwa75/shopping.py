@@ -3,17 +3,8 @@
 from agentkv_env.sites.shop.catalogue import search
 from agentkv_env.sites.shop.stock import CATEGORIES
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says, shows
-from agentkv_tasks.vwa75.gifts import gift_to_a_mayor, motto_for_the_courier, phone_for_the_courier
-from agentkv_tasks.vwa75.orders import (
-    cancel_an_order,
-    coupon_and_model_number,
-    coupon_from_the_poster,
-    coupon_in_the_goal,
-    product_of_an_old_order,
-    products_of_two_orders,
-    whole_order,
-)
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, reaches, says, shows, text
+from agentkv_tasks.vwa75 import gifts, orders
 from agentkv_tasks.vwa75.shop import CART, buy, cart_holds, draw_product
 from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product, write
 
@@ -31,7 +22,7 @@ def add_to_cart(draw: Draw) -> Draft:
         values={"product": product.name},
         start="__SHOPPING__",
         check=cart_holds(product),
-        solution=[*buy(product), done()],
+        solution=buy(product),
     )
 
 
@@ -49,12 +40,11 @@ def add_to_wishlist(draw: Draw) -> Draft:
         values={"product": product.name},
         start="__SHOPPING__",
         check=all_of(
-            shows("__SHOPPING__/wishlist", "document.querySelector('#wishlist').innerText",
-                  must_include=[product.name]),
+            shows("__SHOPPING__/wishlist", text("#wishlist"), must_include=[product.name]),
             shows("__SHOPPING__/wishlist", "document.querySelectorAll('#wishlist tr').length",
                   exact_match="1"),
         ),
-        solution=[*find_product(product.name), "click [button: Add to wishlist]", done()],
+        solution=[*find_product(product.name), "click [button: Add to wishlist]"],
     )  # fmt: skip
 
 
@@ -111,15 +101,13 @@ def pieces_in_a_colour(draw: Draw) -> Draft:
         start="__SHOPPING__",
         check=all_of(
             cart_holds(product, pieces=pieces),
-            shows(CART, "document.querySelector('#cart .options').innerText",
-                  must_include=[colour]),
+            shows(CART, text("#cart .options"), must_include=[colour]),
         ),
         solution=[
             *find_product(product.name),
             choose("Colour", colour),
             write("Quantity", pieces),
             "click [button: Add to cart]",
-            done(),
         ],
     )  # fmt: skip
 
@@ -145,12 +133,11 @@ def pay_the_price_on_the_tag(draw: Draw) -> Draft:
         start="__SHOPPING__",
         check=all_of(
             cart_holds(product),
-            shows(CART, "document.querySelector('#total').innerText", exact_match=price),
+            shows(CART, text("#total"), exact_match=price),
         ),
         solution=[
             *find_product(product.name),
             f"type [textbox: Club price on the tag] [{price}] [1]",
-            done(),
         ],
         reads_image=True,
         turns_on=price,
@@ -184,7 +171,6 @@ def cheapest_of_a_category(draw: Draw) -> Draft:
             "click [button: Apply]",
             f"click [link: {product.name}]",
             "click [button: Add to cart]",
-            done(),
         ],
         difficulty="medium",
         needs=[product.name],
@@ -217,7 +203,7 @@ def model_on_the_label(draw: Draw) -> Draft:
         values={"kind": wanted.kind, "model": wanted.model},
         start="__SHOPPING__",
         check=cart_holds(wanted),
-        solution=[*steps, "click [button: Add to cart]", done()],
+        solution=[*steps, "click [button: Add to cart]"],
         difficulty="medium",
         reads_image=True,
         turns_on=wanted.model,
@@ -253,7 +239,6 @@ def product_of_a_founder(draw: Draw) -> Draft:
             f"type [textbox: Search] [{maker.name} {product.kind}] [1]",
             f"click [link: {product.name}]",
             "click [button: Add to cart]",
-            done(),
         ],
         difficulty="medium",
         memory_distance_pages=1,
@@ -262,22 +247,22 @@ def product_of_a_founder(draw: Draw) -> Draft:
 
 
 TEMPLATES = (
-    Template(add_to_cart),
-    Template(add_to_wishlist),
-    Template(thing_the_shop_does_not_sell),
-    Template(cancel_an_order),
-    Template(pieces_in_a_colour),
-    Template(pay_the_price_on_the_tag),
-    Template(coupon_in_the_goal, 2),
-    Template(cheapest_of_a_category),
-    Template(model_on_the_label),
-    Template(product_of_a_founder),
-    Template(coupon_from_the_poster),
-    Template(coupon_and_model_number),
-    Template(product_of_an_old_order),
-    Template(products_of_two_orders),
-    Template(phone_for_the_courier),
-    Template(motto_for_the_courier),
-    Template(gift_to_a_mayor),
-    Template(whole_order),
+    TaskTemplate(add_to_cart),
+    TaskTemplate(add_to_wishlist),
+    TaskTemplate(thing_the_shop_does_not_sell),
+    TaskTemplate(orders.cancel_an_order),
+    TaskTemplate(pieces_in_a_colour),
+    TaskTemplate(pay_the_price_on_the_tag),
+    TaskTemplate(orders.coupon_in_the_goal, 2),
+    TaskTemplate(cheapest_of_a_category),
+    TaskTemplate(model_on_the_label),
+    TaskTemplate(product_of_a_founder),
+    TaskTemplate(orders.coupon_from_the_poster),
+    TaskTemplate(orders.coupon_and_model_number),
+    TaskTemplate(orders.product_of_an_old_order),
+    TaskTemplate(orders.products_of_two_orders),
+    TaskTemplate(gifts.phone_for_the_courier),
+    TaskTemplate(gifts.motto_for_the_courier),
+    TaskTemplate(gifts.gift_to_a_mayor),
+    TaskTemplate(orders.whole_order),
 )

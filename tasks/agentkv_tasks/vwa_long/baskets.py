@@ -2,7 +2,7 @@
 
 from agentkv_env.sites.shop.content import Product, slug
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, all_of, shows
+from agentkv_tasks.template import Draft, Draw, all_of, shows, text
 from agentkv_tasks.vwa75.routes import switch_site
 from agentkv_tasks.vwa75.shop import (
     EXPRESS,
@@ -11,7 +11,7 @@ from agentkv_tasks.vwa75.shop import (
     order_text_includes,
     order_text_is,
 )
-from agentkv_tasks.vwa75.steps import done, find_article, write
+from agentkv_tasks.vwa75.steps import find_article, write
 from agentkv_tasks.vwa_long.errands import (
     keep,
     keep_one,
@@ -21,13 +21,11 @@ from agentkv_tasks.vwa_long.errands import (
     wishlist_holds,
 )
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     MESSAGES,
     WRITE_TO_THE_SHOP,
     draw_listings,
     draw_products,
     number_placeholders,
-    text,
 )
 
 _PLACE_ORDER = "click [button: Place order]"
@@ -68,11 +66,9 @@ def name_of_the_first_seller(draw: Draw) -> Draft:
         ),
         solution=[*switch_site("Shop"), *wishes.steps, *basket.steps,
                   "click [link: Go to checkout]", EXPRESS,
-                  write("Note for the courier", seller.name), _PLACE_ORDER, done()],
-        difficulty="easy",
+                  write("Note for the courier", seller.name), _PLACE_ORDER],
         needs=[seller.name],
         memory_distance_pages=len(wishes.steps) + len(basket.steps) + 4,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -101,11 +97,9 @@ def total_of_the_first_five(draw: Draw) -> Draft:
         start="__SHOPPING__",
         check=all_of(basket.check, shows(MESSAGES, text(".message-text"), exact_match=total)),
         solution=[*basket.steps, *WRITE_TO_THE_SHOP, write("Message", total),
-                  "click [button: Send message]", done()],
-        difficulty="easy",
+                  "click [button: Send message]"],
         needs=[total],
         memory_distance_pages=9 * 3 + 3,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -143,11 +137,10 @@ def rating_after_my_review(draw: Draw) -> Draft:
             reviews.check, *order_placed(draw, *others[2:]), order_text_is(draw, "note", rating)
         ),
         solution=[*reviews.steps, *basket.steps, "click [link: Go to checkout]",
-                  write("Note for the courier", rating), _PLACE_ORDER, done()],
+                  write("Note for the courier", rating), _PLACE_ORDER],
         difficulty="medium",
         needs=[rating],
         memory_distance_pages=12 + len(basket.steps) + 1,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -209,11 +202,10 @@ def dear_products_to_the_wishlist(draw: Draw) -> Draft:
             order_text_is(draw, "note", store.phone),
         ),
         solution=[*steps, f"click [link: Cart ({num_cheap})]", "click [link: Go to checkout]",
-                  write("Note for the courier", store.phone), _PLACE_ORDER, done()],
+                  write("Note for the courier", store.phone), _PLACE_ORDER],
         difficulty="medium",
         needs=[store.phone],
         memory_distance_pages=len(steps) + 2,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -266,9 +258,8 @@ def three_orders_for_three_mayors(draw: Draw) -> Draft:
                 )
             )
         ),
-        solution=[*(find_article(town.name) for town in towns), "tab_focus [1]", *steps, done()],
+        solution=[*(find_article(town.name) for town in towns), "tab_focus [1]", *steps],
         difficulty="hard",
         needs=[town.mayor for town in towns],
         memory_distance_pages=44,
-        max_steps=MAX_STEPS,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from agentkv_env.sites.classifieds.content import Listing
 from agentkv_env.sites.forum.content import Thread
 from agentkv_env.sites.shop.content import Product
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draw, all_of, shows
+from agentkv_tasks.template import Draw, all_of, shows, text, texts
 from agentkv_tasks.vwa75.forum import comment_posted, thread_upvoted
 from agentkv_tasks.vwa75.routes import article_url
 from agentkv_tasks.vwa75.shop import buy, cart_holds
@@ -22,7 +22,7 @@ from agentkv_tasks.vwa75.steps import (
     find_thread,
     write,
 )
-from agentkv_tasks.vwa_long.rounds import enumeration, number_placeholders, text, texts
+from agentkv_tasks.vwa_long.rounds import enumeration, number_placeholders
 
 _MESSAGES = "__CLASSIFIEDS__/messages"
 _OFFERS = "__CLASSIFIEDS__/offers"
@@ -149,8 +149,7 @@ def messages_are(sent: Sequence[tuple[Listing, str]]) -> Evaluation:
     return all_of(
         shows(_MESSAGES, texts(".message-body"),
               exact_match=" | ".join(message for _, message in newest_first)),
-        shows(_MESSAGES, texts(".about"),
-              exact_match=" | ".join(x.title for x, _ in newest_first)),
+        shows(_MESSAGES, texts(".about"), exact_match=" | ".join(x.title for x, _ in newest_first)),
     )  # fmt: skip
 
 

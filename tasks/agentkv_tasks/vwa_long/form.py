@@ -1,10 +1,9 @@
 """Long form tasks that need facts read many pages earlier, on other sites."""
 
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, shows, text, texts
 from agentkv_tasks.vwa75.steps import (
     choose,
-    done,
     find_article,
     find_listing,
     find_product,
@@ -15,14 +14,11 @@ from agentkv_tasks.vwa75.steps import (
 from agentkv_tasks.vwa_long import papers
 from agentkv_tasks.vwa_long.errands import put_into_cart, upvote
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     draw_distinct,
     draw_products,
     draw_threads,
     join_facts,
     number_placeholders,
-    text,
-    texts,
     unique_facts,
 )
 
@@ -78,11 +74,10 @@ def eighteen_articles_in_one_thread(draw: Draw) -> Draft:
                   "tab_focus [1]", *votes.steps, "click [link: Submit thread]",
                   choose("Board", board), write("Title", "Quiz night"),
                   write("Body", join_facts(facts)),
-                  "click [button: Submit]", done()],
+                  "click [button: Submit]"],
         difficulty="hard",
         needs=unique_facts(facts),
         memory_distance_pages=32,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -152,12 +147,10 @@ def move_house(draw: Draw) -> Draft:
                   "tab_focus [0]", "click [link: Post a listing]", write("Title", "Moving boxes"),
                   choose("Category", "Furniture"), write("Price in dollars", price),
                   choose("Town", town.name), "click [radio: Used]",
-                  write("Description", seller.name), "click [button: Publish listing]",
-                  done()],
+                  write("Description", seller.name), "click [button: Publish listing]"],
         difficulty="medium",
         needs=unique_facts([town.name, town.mayor, seller.name]),
         memory_distance_pages=32,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -200,11 +193,10 @@ def letters_about_mayors(draw: Draw) -> Draft:
             shows(sent, texts(".about"),
                   must_include=[" | ".join(x.title for x in newest_first[0])]),
         ),
-        solution=[*steps, done()],
+        solution=steps,
         difficulty="hard",
         needs=unique_facts(town.mayor for town in towns),
         memory_distance_pages=25,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -249,22 +241,21 @@ def prices_for_five_threads(draw: Draw) -> Draft:
                 for thread, price in zip(threads, prices, strict=True)
             )
         ),
-        solution=[*steps[:-1], done()],
+        solution=[*steps[:-1]],
         difficulty="hard",
         needs=unique_facts(prices),
         memory_distance_pages=23,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(papers.bio_about_the_first_article, 2),
-    Template(papers.thread_about_the_first_landmark, 2),
-    Template(papers.write_or_rate, 2),
-    Template(papers.offers_and_a_street, 2),
-    Template(papers.complaint_about_the_first_order, 2),
-    Template(eighteen_articles_in_one_thread),
-    Template(move_house, 2),
-    Template(letters_about_mayors),
-    Template(prices_for_five_threads),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(papers.bio_about_the_first_article, 2),
+    TaskTemplate(papers.thread_about_the_first_landmark, 2),
+    TaskTemplate(papers.write_or_rate, 2),
+    TaskTemplate(papers.offers_and_a_street, 2),
+    TaskTemplate(papers.complaint_about_the_first_order, 2),
+    TaskTemplate(eighteen_articles_in_one_thread),
+    TaskTemplate(move_house, 2),
+    TaskTemplate(letters_about_mayors),
+    TaskTemplate(prices_for_five_threads),
 )

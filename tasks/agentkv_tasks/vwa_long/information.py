@@ -1,11 +1,10 @@
 """Long questions whose answer lists facts from many pages."""
 
-from agentkv_tasks.template import Draft, Draw, Template, all_of, says
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product, find_thread
 from agentkv_tasks.vwa_long import remembered
 from agentkv_tasks.vwa_long.errands import talk
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     draw_distinct,
     join_facts,
     number_placeholders,
@@ -55,7 +54,6 @@ def hobbies_behind_four_festivals(draw: Draw) -> Draft:
         difficulty="hard",
         needs=unique_facts(hobbies),
         memory_distance_pages=36,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -101,7 +99,6 @@ def codes_and_phone_numbers(draw: Draw) -> Draft:
         turns_on=facts[0],
         needs=unique_facts(facts),
         memory_distance_pages=25,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -140,7 +137,6 @@ def market_days_where_things_are_made(draw: Draw) -> Draft:
         difficulty="hard",
         needs=unique_facts((town.name for town in towns), days),
         memory_distance_pages=16,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -181,18 +177,17 @@ def sellers_and_their_mayors(draw: Draw) -> Draft:
         difficulty="hard",
         needs=unique_facts((town.name for town in towns), answer),
         memory_distance_pages=22,
-        max_steps=MAX_STEPS,
     )
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(remembered.founder_of_the_first_company, 2),
-    Template(remembered.points_before_my_votes, 2),
-    Template(remembered.rating_with_my_stars, 2),
-    Template(remembered.prices_before_the_sale, 2),
-    Template(remembered.code_in_the_first_letter, 2),
-    Template(hobbies_behind_four_festivals, 2),
-    Template(codes_and_phone_numbers),
-    Template(market_days_where_things_are_made),
-    Template(sellers_and_their_mayors),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(remembered.founder_of_the_first_company, 2),
+    TaskTemplate(remembered.points_before_my_votes, 2),
+    TaskTemplate(remembered.rating_with_my_stars, 2),
+    TaskTemplate(remembered.prices_before_the_sale, 2),
+    TaskTemplate(remembered.code_in_the_first_letter, 2),
+    TaskTemplate(hobbies_behind_four_festivals, 2),
+    TaskTemplate(codes_and_phone_numbers),
+    TaskTemplate(market_days_where_things_are_made),
+    TaskTemplate(sellers_and_their_mayors),
 )

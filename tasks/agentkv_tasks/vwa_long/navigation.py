@@ -1,11 +1,10 @@
 """Long navigation tasks that compare many pages and return to the best one."""
 
 from agentkv_env.sites.classifieds.content import Listing
-from agentkv_tasks.template import Draft, Draw, Template, all_of, reaches, says
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, reaches, says
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_thread
 from agentkv_tasks.vwa_long import trails
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     draw_distinct,
     move_best_early,
     number_placeholders,
@@ -59,7 +58,6 @@ def mayor_from_the_highest_town(draw: Draw) -> Draft:
         difficulty="hard",
         needs=unique_facts([height(best.mayor)]),
         memory_distance_pages=3 * (len(towns) - 1 - towns.index(best)) + 2,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -101,7 +99,6 @@ def listing_of_the_busiest_seller(draw: Draw) -> Draft:
         difficulty="medium",
         needs=unique_facts([sales(best)]),
         memory_distance_pages=3 * (len(listings) - 1 - listings.index(best)) + 2,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -137,17 +134,16 @@ def thread_of_the_oldest_member(draw: Draw) -> Draft:
         difficulty="medium",
         needs=unique_facts([year]),
         memory_distance_pages=3 * (len(threads) - 1 - threads.index(best)) + 2,
-        max_steps=MAX_STEPS,
     )
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(trails.mayor_of_the_first_town, 2),
-    Template(trails.board_by_its_readers, 2),
-    Template(trails.contact_of_the_first_seller, 2),
-    Template(trails.products_of_the_first_order, 2),
-    Template(trails.host_of_the_first_event, 2),
-    Template(mayor_from_the_highest_town),
-    Template(listing_of_the_busiest_seller, 2),
-    Template(thread_of_the_oldest_member, 2),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(trails.mayor_of_the_first_town, 2),
+    TaskTemplate(trails.board_by_its_readers, 2),
+    TaskTemplate(trails.contact_of_the_first_seller, 2),
+    TaskTemplate(trails.products_of_the_first_order, 2),
+    TaskTemplate(trails.host_of_the_first_event, 2),
+    TaskTemplate(mayor_from_the_highest_town),
+    TaskTemplate(listing_of_the_busiest_seller, 2),
+    TaskTemplate(thread_of_the_oldest_member, 2),
 )

@@ -2,19 +2,17 @@
 
 from agentkv_env.sites.forum.content import Thread
 from agentkv_tasks.task import Evaluation
-from agentkv_tasks.template import Draft, Draw, all_of, shows
+from agentkv_tasks.template import Draft, Draw, all_of, shows, text
 from agentkv_tasks.vwa75.routes import article_url, find_author, switch_site
-from agentkv_tasks.vwa75.steps import choose, done, find_listing, rewrite, write
+from agentkv_tasks.vwa75.steps import choose, find_listing, rewrite, write
 from agentkv_tasks.vwa_long.errands import ask, comment, contact, messages_are, offer, rating
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     MESSAGES,
     draw_distinct,
     draw_listings,
     draw_products,
     draw_threads,
     number_placeholders,
-    text,
 )
 
 
@@ -47,11 +45,9 @@ def bio_about_the_first_article(draw: Draw) -> Draft:
             shows(f"__REDDIT__/user/{draw.world.me.handle}", text(".bio"), exact_match=bio),
         ),
         solution=[*switch_site("Forum"), *comments.steps, "click [link: Settings]",
-                  *rewrite("Bio", bio), "click [button: Save settings]", done()],
-        difficulty="easy",
+                  *rewrite("Bio", bio), "click [button: Save settings]"],
         needs=[festival.organiser],
         memory_distance_pages=len(comments.steps) + 4,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -96,11 +92,10 @@ def thread_about_the_first_landmark(draw: Draw) -> Draft:
         solution=[*switch_site("Classifieds"), *letters.steps, *switch_site("Forum"),
                   "click [link: Submit thread]", choose("Board", board),
                   write("Title", landmark.architect), write("Body", landmark.built),
-                  "click [button: Submit]", done()],
+                  "click [button: Submit]"],
         difficulty="medium",
         needs=[landmark.architect, str(landmark.built)],
         memory_distance_pages=len(letters.steps) + 6,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -163,11 +158,10 @@ def write_or_rate(draw: Draw) -> Draft:
         ),
         solution=["click [link: Home]", "click [link: Classifieds]", *steps, *switch_site("Shop"),
                   "click [link: Account]", "click [link: Edit profile]",
-                  *rewrite("Phone", friend.phone), "click [button: Save profile]", done()],
+                  *rewrite("Phone", friend.phone), "click [button: Save profile]"],
         difficulty="medium",
         needs=[friend.phone],
         memory_distance_pages=len(steps) + 7,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -199,11 +193,9 @@ def offers_and_a_street(draw: Draw) -> Draft:
         check=all_of(offers.check, *_letter_sent(draw, thread, subject, first.spot.street)),
         solution=[*offers.steps, *switch_site("Forum"), *find_author(thread),
                   "click [link: Send a message]", write("Subject", subject),
-                  write("Message", first.spot.street), "click [button: Send message]", done()],
-        difficulty="easy",
+                  write("Message", first.spot.street), "click [button: Send message]"],
         needs=[first.spot.street],
         memory_distance_pages=len(offers.steps) + 7,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -254,9 +246,8 @@ def complaint_about_the_first_order(draw: Draw) -> Draft:
         ),
         solution=[*questions.steps, "click [link: Contact]", choose("Topic", "My order"),
                   write("Order number or tracking code", order.number),
-                  write("Message", order.courier), "click [button: Send message]", done()],
+                  write("Message", order.courier), "click [button: Send message]"],
         difficulty="medium",
         needs=[str(order.number), order.courier],
         memory_distance_pages=len(questions.steps) + 2,
-        max_steps=MAX_STEPS,
     )  # fmt: skip

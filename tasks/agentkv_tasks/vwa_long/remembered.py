@@ -3,19 +3,17 @@
 import re
 
 from agentkv_env.sites.forum.content import Thread
-from agentkv_tasks.template import Draft, Draw, all_of, says, shows
+from agentkv_tasks.template import Draft, Draw, all_of, says, shows, text
 from agentkv_tasks.vwa75.routes import article_url, join_facts, says_all, switch_site
 from agentkv_tasks.vwa75.steps import done, rewrite
 from agentkv_tasks.vwa_long.errands import comment, contact, keep, rate, save, upvote
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     draw_distinct,
     draw_listings,
     draw_products,
     draw_threads,
     enumeration,
     number_placeholders,
-    text,
 )
 
 
@@ -40,10 +38,8 @@ def founder_of_the_first_company(draw: Draw) -> Draft:
         start=article_url(maker.name),
         check=all_of(wishes.check, says(exact_match=maker.founder)),
         solution=[*switch_site("Shop"), *wishes.steps, done(maker.founder)],
-        difficulty="easy",
         needs=[maker.founder],
         memory_distance_pages=len(wishes.steps) + 2,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -73,7 +69,6 @@ def points_before_my_votes(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[str(one.score), str(other.score)],
         memory_distance_pages=len(votes.steps) - 2,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -124,7 +119,6 @@ def rating_with_my_stars(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[answer],
         memory_distance_pages=len(rest.steps),
-        max_steps=MAX_STEPS,
     )
 
 
@@ -177,7 +171,6 @@ def prices_before_the_sale(draw: Draw) -> Draft:
         difficulty="hard",
         needs=before,
         memory_distance_pages=len(steps) + len(letters.steps) - 1,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -217,5 +210,4 @@ def code_in_the_first_letter(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[letter.sender, codes[0]],
         memory_distance_pages=len(comments.steps) + len(saved.steps) + 2,
-        max_steps=MAX_STEPS,
     )  # fmt: skip

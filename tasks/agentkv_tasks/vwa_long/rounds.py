@@ -19,9 +19,6 @@ WRITE_TO_THE_SHOP = (
 MESSAGES = "__SHOPPING__/account/messages"
 """Page with the messages to the shop, newest first."""
 
-MAX_STEPS = 100
-"""Step limit of every task; it leaves 40 or more spare steps, for a solution has at most 60."""
-
 
 def draw_distinct(
     draw: Draw, items: Iterable[T], by: Callable[[T], Hashable], count: int
@@ -87,13 +84,3 @@ def join_facts(facts: Iterable[object]) -> str:
 def unique_facts(*facts: Iterable[object]) -> list[str]:
     """Return all facts without duplicates, in order of use."""
     return list(dict.fromkeys(str(fact) for group in facts for fact in group))
-
-
-def text(selector: str) -> str:
-    """Return JavaScript for the text of the first element that matches `selector`."""
-    return f"document.querySelector('{selector}').innerText"
-
-
-def texts(selector: str) -> str:
-    """Return JavaScript for the texts of all elements that match `selector`, joined by ` | `."""
-    return f"[...document.querySelectorAll('{selector}')].map(e => e.innerText).join(' | ')"

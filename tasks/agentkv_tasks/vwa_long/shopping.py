@@ -4,18 +4,16 @@ from itertools import combinations
 
 from agentkv_env.sites.shop.content import PastOrder, Product
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, shows, text
 from agentkv_tasks.vwa75.shop import buy, cart_holds, new_order_url, order_placed
-from agentkv_tasks.vwa75.steps import choose, done, find_article, find_listing, find_product, write
+from agentkv_tasks.vwa75.steps import choose, find_article, find_listing, find_product, write
 from agentkv_tasks.vwa_long import baskets
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     MESSAGES,
     WRITE_TO_THE_SHOP,
     draw_products,
     join_facts,
     number_placeholders,
-    text,
     unique_facts,
 )
 
@@ -63,11 +61,10 @@ def longest_warranties(draw: Draw) -> Draft:
             shows(MESSAGES, text(".message-text"), exact_match=join_facts(towns)),
         ),
         solution=[*steps, *WRITE_TO_THE_SHOP, write("Message", join_facts(towns)),
-                  "click [button: Send message]", done()],
+                  "click [button: Send message]"],
         difficulty="hard",
         needs=unique_facts(towns),
         memory_distance_pages=29,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -135,13 +132,12 @@ def review_what_was_ordered(draw: Draw) -> Draft:
         values={**values, "stars": stars},
         start="__SHOPPING__",
         check=all_of(*checks),
-        solution=[*steps, done()],
+        solution=steps,
         difficulty="hard",
         needs=unique_facts(
             name for _, one in bought for name in (one.name, _fact(one, "Material"))
         ),
         memory_distance_pages=7 * len(bought) + 1,
-        max_steps=MAX_STEPS,
     )
 
 
@@ -199,12 +195,10 @@ def parcel_for_a_seller(draw: Draw) -> Draft:
                   write("Postcode", code), "click [button: Save address]",
                   choose("Send to", f"Parcel: {street}, {seller.town}"),
                   "click [radio: Express ($9.90, next day)]",
-                  write("Note for the courier", town.market_day), "click [button: Place order]",
-                  done()],
+                  write("Note for the courier", town.market_day), "click [button: Place order]"],
         difficulty="medium",
         needs=unique_facts([seller.town, seller.name, town.market_day]),
         memory_distance_pages=35,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -237,22 +231,21 @@ def cheapest_of_six_categories(draw: Draw) -> Draft:
         start="__SHOPPING__",
         check=shows(MESSAGES, text(".message-text"), exact_match=join_facts(prices)),
         solution=[*steps, *WRITE_TO_THE_SHOP, write("Message", join_facts(prices)),
-                  "click [button: Send message]", done()],
+                  "click [button: Send message]"],
         difficulty="hard",
         needs=unique_facts(prices),
         memory_distance_pages=24,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
-TEMPLATES: tuple[Template, ...] = (
-    Template(baskets.name_of_the_first_seller, 2),
-    Template(baskets.total_of_the_first_five, 2),
-    Template(baskets.rating_after_my_review, 2),
-    Template(baskets.dear_products_to_the_wishlist, 2),
-    Template(baskets.three_orders_for_three_mayors, 2),
-    Template(longest_warranties),
-    Template(review_what_was_ordered),
-    Template(parcel_for_a_seller, 2),
-    Template(cheapest_of_six_categories),
+TEMPLATES: tuple[TaskTemplate, ...] = (
+    TaskTemplate(baskets.name_of_the_first_seller, 2),
+    TaskTemplate(baskets.total_of_the_first_five, 2),
+    TaskTemplate(baskets.rating_after_my_review, 2),
+    TaskTemplate(baskets.dear_products_to_the_wishlist, 2),
+    TaskTemplate(baskets.three_orders_for_three_mayors, 2),
+    TaskTemplate(longest_warranties),
+    TaskTemplate(review_what_was_ordered),
+    TaskTemplate(parcel_for_a_seller, 2),
+    TaskTemplate(cheapest_of_six_categories),
 )

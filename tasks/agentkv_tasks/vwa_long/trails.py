@@ -2,21 +2,18 @@
 
 from agentkv_env.sites.home.content import Event, month_of
 from agentkv_env.sites.home.pages import EVENTS_ON_A_PAGE
-from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows
-from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.template import Draft, Draw, all_of, reaches, says, shows, text, texts
 from agentkv_tasks.vwa75.routes import article_url, switch_site
 from agentkv_tasks.vwa75.steps import done, find_article, find_listing, find_product
 from agentkv_tasks.vwa_long.errands import saved_are, talk, upvote
 from agentkv_tasks.vwa_long.rounds import (
-    MAX_STEPS,
     draw_listings,
     draw_threads,
     move_best_early,
     number_placeholders,
-    texts,
 )
 
-_STATES = "[...document.querySelectorAll('.state')].map(e => e.innerText).join('')"
+_STATES = texts(".state", "")
 
 
 def mayor_of_the_first_town(draw: Draw) -> Draft:
@@ -41,11 +38,9 @@ def mayor_of_the_first_town(draw: Draw) -> Draft:
         start=article_url(town.name),
         check=all_of(votes.check, reaches(article_url(town.mayor))),
         solution=[*switch_site("Forum"), *votes.steps, *switch_site("Wiki"),
-                  find_article(town.mayor), done()],
-        difficulty="easy",
+                  find_article(town.mayor)],
         needs=[town.mayor],
         memory_distance_pages=len(votes.steps) + 4,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -103,7 +98,6 @@ def board_by_its_readers(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[str(best.readers)],
         memory_distance_pages=len(steps) + 1 - steps.index(f"click [link: {best.board}]"),
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -151,7 +145,6 @@ def contact_of_the_first_seller(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[seller.name],
         memory_distance_pages=len(steps) + 2,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -194,11 +187,10 @@ def products_of_the_first_order(draw: Draw) -> Draft:
         solution=[*switch_site("Wiki"), *round_.steps, *switch_site("Shop"),
                   *find_product(one.name), "click [button: Add to comparison]",
                   *find_product(other.name), "click [button: Add to comparison]",
-                  f"click [link: {other.name}]", done()],
+                  f"click [link: {other.name}]"],
         difficulty="medium",
         needs=[one.name, other.name],
         memory_distance_pages=len(round_.steps) + 7,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 
@@ -245,7 +237,6 @@ def host_of_the_first_event(draw: Draw) -> Draft:
         difficulty="medium",
         needs=[first.host.name, first.begins],
         memory_distance_pages=len(steps) + len(votes.steps) + 4,
-        max_steps=MAX_STEPS,
     )  # fmt: skip
 
 

@@ -1,10 +1,9 @@
 """Form tasks with forms that no other suite fills in: offers, ratings, private messages."""
 
 from agentkv_env.sites.site import money
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
-from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, shows, text
 from agentkv_tasks.vwa75.listings import my_listings, others_listings
-from agentkv_tasks.vwa75.steps import choose, done, find_listing, find_product, write
+from agentkv_tasks.vwa75.steps import choose, find_listing, find_product, write
 from agentkv_tasks.vwa_unseen.cheapest import draw_cheapest, find_cheapest
 
 _NOTES = ("I can come on Sunday.", "I pay in cash.", "It is for my sister.", "I live nearby.")
@@ -42,7 +41,7 @@ def accept_the_highest_offer(draw: Draw) -> Draft:
             text(f"#offer-{number} .offer-state"),
             exact_match="accepted",
         ),
-        solution=["click [link: My offers]", f"click [button: Accept {offer.buyer}]", done()],
+        solution=["click [link: My offers]", f"click [button: Accept {offer.buyer}]"],
         needs=[offer.buyer],
     )
 
@@ -82,7 +81,6 @@ def settings_of_the_home_site(draw: Draw) -> Draft:
             write("Greeting", greeting),
             f"click [radio: {often}]",
             "click [button: Save settings]",
-            done(),
         ],
     )
 
@@ -118,7 +116,6 @@ def make_an_offer(draw: Draw) -> Draft:
             write("Your offer in dollars", dollars),
             write("Note", note),
             "click [button: Send offer]",
-            done(),
         ],
         difficulty="medium",
     )
@@ -157,7 +154,6 @@ def rate_a_seller(draw: Draw) -> Draft:
             choose("Stars", f"{stars} stars"),
             write("Rating", words),
             "click [button: Send rating]",
-            done(),
         ],
         difficulty="medium",
         needs=[listing.seller],
@@ -191,7 +187,6 @@ def redeem_a_gift_card(draw: Draw) -> Draft:
             write("Gift card code", card.code),
             "click [button: Check card]",
             "click [button: Add to balance]",
-            done(),
         ],
         difficulty="hard",
         reads_image=True,
@@ -234,7 +229,6 @@ def price_in_a_private_message(draw: Draw) -> Draft:
             "click [link: Reply]",
             write("Message", price),
             "click [button: Send message]",
-            done(),
         ],
         difficulty="hard",
         memory_distance_pages=4,
@@ -243,10 +237,10 @@ def price_in_a_private_message(draw: Draw) -> Draft:
 
 
 TEMPLATES = (
-    Template(accept_the_highest_offer),
-    Template(settings_of_the_home_site),
-    Template(make_an_offer),
-    Template(rate_a_seller),
-    Template(redeem_a_gift_card),
-    Template(price_in_a_private_message),
+    TaskTemplate(accept_the_highest_offer),
+    TaskTemplate(settings_of_the_home_site),
+    TaskTemplate(make_an_offer),
+    TaskTemplate(rate_a_seller),
+    TaskTemplate(redeem_a_gift_card),
+    TaskTemplate(price_in_a_private_message),
 )

@@ -1,6 +1,6 @@
 """Questions about pages that no other suite asks about: timetables, polls, ratings, contacts."""
 
-from agentkv_tasks.template import Draft, Draw, Template, says
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, says
 from agentkv_tasks.vwa75.routes import join_facts, says_all
 from agentkv_tasks.vwa75.steps import done, find_article, find_product, find_thread
 from agentkv_tasks.vwa_unseen.cheapest import draw_cheapest, find_cheapest
@@ -202,10 +202,10 @@ def phone_of_a_courier(draw: Draw) -> Draft:
 
 
 TEMPLATES = (
-    Template(departures_of_a_bus),
-    Template(winner_of_a_poll),
-    Template(phone_of_the_author_of_a_notice),
-    Template(rating_of_a_seller),
-    Template(item_codes_of_two_products),
-    Template(phone_of_a_courier),
+    TaskTemplate(departures_of_a_bus),
+    TaskTemplate(winner_of_a_poll),
+    TaskTemplate(phone_of_the_author_of_a_notice),
+    TaskTemplate(rating_of_a_seller),
+    TaskTemplate(item_codes_of_two_products),
+    TaskTemplate(phone_of_a_courier),
 )

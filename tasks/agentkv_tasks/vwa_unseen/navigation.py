@@ -1,9 +1,9 @@
 """Navigation tasks to pages that no other suite visits: talk pages, events, boards, filters."""
 
 from agentkv_env.sites.home.content import month_of
-from agentkv_tasks.template import Draft, Draw, Template, reaches
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, reaches
 from agentkv_tasks.vwa75.routes import article_url
-from agentkv_tasks.vwa75.steps import choose, done, find_article, find_product, find_thread
+from agentkv_tasks.vwa75.steps import choose, find_article, find_product, find_thread
 
 _EVENTS_ON_A_PAGE = 6
 
@@ -25,12 +25,7 @@ def talk_page_of_a_mayor(draw: Draw) -> Draft:
         values={"town": town.name},
         start="__WIKIPEDIA__",
         check=reaches(f"__WIKIPEDIA__/talk/{town.mayor.replace(' ', '_')}"),
-        solution=[
-            find_article(town.name),
-            f"click [link: {town.mayor}]",
-            "click [link: Talk]",
-            done(),
-        ],
+        solution=[find_article(town.name), f"click [link: {town.mayor}]", "click [link: Talk]"],
         needs=[town.mayor],
     )
 
@@ -60,7 +55,6 @@ def founder_of_the_maker_of_a_product(draw: Draw) -> Draft:
             f"click [link: {product.brand}]",
             f"click [link: {product.brand} in the wiki]",
             f"click [link: {maker.founder}]",
-            done(),
         ],
         needs=[maker.founder],
         difficulty="medium",
@@ -97,7 +91,6 @@ def oldest_comment_of_a_thread(draw: Draw) -> Draft:
             *find_thread(thread.title),
             "click [link: Oldest first]",
             f"click [link: {oldest.author}]",
-            done(),
         ],
         needs=[oldest.author],
         difficulty="medium",
@@ -129,7 +122,6 @@ def moderator_of_a_board(draw: Draw) -> Draft:
             f"click [link: {charter.board}]",
             "click [link: About this board]",
             f"click [link: {moderator}]",
-            done(),
         ],
         needs=[moderator],
     )
@@ -165,7 +157,6 @@ def cheapest_listing_in_a_town(draw: Draw) -> Draft:
             choose("Sort by", "Price: low to high"),
             "click [button: Apply]",
             f"click [link: {title}]",
-            done(),
         ],
         needs=[title],
         difficulty="medium",
@@ -197,17 +188,16 @@ def host_of_an_event_next_month(draw: Draw) -> Draft:
             "click [link: Next month]",
             f"click [link: {event.title}]",
             f"click [link: {event.host.name}]",
-            done(),
         ],
         needs=[event.host.name],
     )
 
 
 TEMPLATES = (
-    Template(talk_page_of_a_mayor),
-    Template(moderator_of_a_board),
-    Template(host_of_an_event_next_month),
-    Template(oldest_comment_of_a_thread),
-    Template(founder_of_the_maker_of_a_product),
-    Template(cheapest_listing_in_a_town),
+    TaskTemplate(talk_page_of_a_mayor),
+    TaskTemplate(moderator_of_a_board),
+    TaskTemplate(host_of_an_event_next_month),
+    TaskTemplate(oldest_comment_of_a_thread),
+    TaskTemplate(founder_of_the_maker_of_a_product),
+    TaskTemplate(cheapest_listing_in_a_town),
 )

@@ -2,8 +2,7 @@
 
 from agentkv_env.sites.shop.content import Product
 from agentkv_env.sites.shop.returns import REASONS, REFUNDS
-from agentkv_tasks.template import Draft, Draw, Template, all_of, shows
-from agentkv_tasks.vwa75.forum import text
+from agentkv_tasks.template import Draft, Draw, TaskTemplate, all_of, shows, text, texts
 from agentkv_tasks.vwa75.shop import (
     EXPRESS,
     cart_holds,
@@ -12,7 +11,7 @@ from agentkv_tasks.vwa75.shop import (
     order_text_includes,
     order_text_is,
 )
-from agentkv_tasks.vwa75.steps import choose, done, find_product
+from agentkv_tasks.vwa75.steps import choose, find_product
 
 _WISHLIST = "__SHOPPING__/wishlist"
 
@@ -40,7 +39,6 @@ def wishlist_then_cart(draw: Draw) -> Draft:
             *find_product(product.name),
             "click [button: Add to wishlist]",
             "click [button: Add to cart]",
-            done(),
         ],
     )
 
@@ -61,11 +59,7 @@ def alert_for_a_sold_out_product(draw: Draw) -> Draft:
         values={"product": product.name},
         start="__SHOPPING__",
         check=shows("__SHOPPING__/account/alerts", text("#alerts"), must_include=[product.name]),
-        solution=[
-            *find_product(product.name),
-            "click [button: Tell me when it is back]",
-            done(),
-        ],
+        solution=[*find_product(product.name), "click [button: Tell me when it is back]"],
     )
 
 
@@ -99,7 +93,6 @@ def reserve_where_most_are_left(draw: Draw) -> Draft:
             "click [link: In stores]",
             choose("Store", place),
             "click [button: Reserve]",
-            done(),
         ],
         difficulty="medium",
         needs=[place],
@@ -154,7 +147,6 @@ def return_a_product(draw: Draw) -> Draft:
             choose("Reason", reason),
             choose("You get", refund),
             "click [button: Send return]",
-            done(),
         ],
         difficulty="medium",
     )
@@ -192,7 +184,6 @@ def cheaper_of_two(draw: Draw) -> Draft:
             "click [button: Add to comparison]",
             f"click [link: {cheaper.name}]",
             "click [button: Add to cart]",
-            done(),
         ],
         difficulty="medium",
     )
@@ -235,7 +226,6 @@ def cheapest_of_a_brand(draw: Draw) -> Draft:
             "click [button: Apply]",
             f"click [link: {product.name}]",
             "click [button: Add to cart]",
-            done(),
         ],
         difficulty="medium",
         needs=[product.name],
@@ -269,7 +259,7 @@ def order_again(draw: Draw) -> Draft:
             shows(page, text("#lines"), must_include=products),
             shows(
                 page,
-                "[...document.querySelectorAll('#lines .quantity')].map(e => e.innerText).join('')",
+                texts("#lines .quantity", ""),
                 exact_match=quantities,
             ),
             order_text_includes(draw, "shipping", "Express"),
@@ -283,18 +273,17 @@ def order_again(draw: Draw) -> Draft:
             EXPRESS,
             choose("Payment", payment),
             "click [button: Place order]",
-            done(),
         ],
         difficulty="hard",
     )
 
 
 TEMPLATES = (
-    Template(wishlist_then_cart),
-    Template(alert_for_a_sold_out_product),
-    Template(reserve_where_most_are_left),
-    Template(return_a_product),
-    Template(cheaper_of_two),
-    Template(cheapest_of_a_brand),
-    Template(order_again),
+    TaskTemplate(wishlist_then_cart),
+    TaskTemplate(alert_for_a_sold_out_product),
+    TaskTemplate(reserve_where_most_are_left),
+    TaskTemplate(return_a_product),
+    TaskTemplate(cheaper_of_two),
+    TaskTemplate(cheapest_of_a_brand),
+    TaskTemplate(order_again),
 )

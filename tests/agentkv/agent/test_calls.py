@@ -19,7 +19,7 @@ from agentkv.dialog.calls import (
     TAGS,
     Call,
     CallFormat,
-    Function,
+    FunctionDeclaration,
 )
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.reply_parts import ReplyParts, TextPart
@@ -447,7 +447,7 @@ def test_what_a_format_writes_it_reads_and_its_grammar_allows(
     written = FORMATS[format].write("look", '{"at": "Rome"}')
     assert plain(parts_of(format, written)) == [ROME]
     schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
-    functions = [Function("now", schema), Function("look", schema)]
+    functions = [FunctionDeclaration("now", schema), FunctionDeclaration("look", schema)]
     matcher = grammar.match(FORMATS[format].grammar(functions, {}))
     for id in plain_tokenizer.encode(written.removesuffix("<|call|>")).ids:
         assert matcher.allowed()[id]
@@ -456,7 +456,9 @@ def test_what_a_format_writes_it_reads_and_its_grammar_allows(
 
 
 def test_a_value_keeps_its_type_in_json_whatever_the_schema_says() -> None:
-    function = Function("look", {"properties": {"a": {"type": "string"}, "b": {"type": "number"}}})
+    function = FunctionDeclaration(
+        "look", {"properties": {"a": {"type": "string"}, "b": {"type": "number"}}}
+    )
     made = ReplyParts(TAGS, functions=[function])
     (call,) = made.feed('<tool_call>{"name": "look", "arguments": {"a": 5, "b": "5"}}</tool_call>')
     assert call == Call("look", '{"a": 5, "b": "5"}')

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentkv.dialog.calls import TAGS, Call, Function
+from agentkv.dialog.calls import TAGS, Call, FunctionDeclaration
 from agentkv.dialog.reply_parts import ReplyParts
 
 STRING: Any = {"type": "string"}
@@ -56,7 +56,7 @@ EXACT = [
 
 
 def arguments_of(text: str, schema: dict[str, Any] = SCHEMA) -> Any:
-    made = ReplyParts(TAGS, functions=[Function("look", schema)])
+    made = ReplyParts(TAGS, functions=[FunctionDeclaration("look", schema)])
     (call,) = made.feed(text) + made.finish()
     assert isinstance(call, Call)
     return json.loads(call.arguments)

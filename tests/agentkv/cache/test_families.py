@@ -27,6 +27,7 @@ from transformers.pytorch_utils import Conv1D
 import agentkv
 from agentkv.cache.eviction.view import Attention
 from agentkv.cache.hf.families import FAMILIES, decoder, describe, output_projection
+from tests.agentkv.cache.conftest import FAMILIES as MODELS
 from tests.agentkv.cache.policies_under_test import CASES
 
 TINY = {
@@ -47,6 +48,10 @@ def projection_of(model):
 
 
 # ---- geometry
+
+
+def test_every_supported_family_has_a_tiny_model_here(model_of):
+    assert {model_of(name).config.model_type for name in MODELS} == set(FAMILIES)
 
 
 def test_a_gemma_has_one_layer_without_a_window_in_six(model_of):

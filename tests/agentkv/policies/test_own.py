@@ -11,8 +11,6 @@ from transformers import AutoModelForCausalLM
 import agentkv
 from agentkv.build import make_policy
 from agentkv.models.find import NANO
-from agentkv.policies.confident import conf_kv
-from agentkv.policies.named import edie
 from agentkv.settings import PolicySettings
 
 ROOT = Path(__file__).parents[3]
@@ -67,7 +65,9 @@ def test_the_policies_page_composes_the_policy_that_it_describes(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(code)
     made = make_policy(PolicySettings(name=str(path)))
-    expected = replace(edie(window=16), gate=conf_kv(threshold=0.8).gate)
+    expected = replace(
+        agentkv.policy("edie", window=16), gate=agentkv.policy("conf-kv", threshold=0.8).gate
+    )
     for part in ("gate", "allocator", "scorer", "selector", "precision"):
         assert getattr(made, part) == getattr(expected, part)
     model = agentkv.load_model("nano").model

@@ -7,6 +7,7 @@ import torch
 
 import agentkv
 from agentkv.policies.allocators import Adaptive
+from agentkv.policies.declare import NamedPolicy
 from agentkv.policies.gates import Confident
 from agentkv.policies.registry import NAMED, about, parameters_of
 
@@ -67,7 +68,26 @@ def test_a_published_policy_is_these_six_parts(name, parts):
 
 def test_no_policy_is_left_out_above():
     mark = test_a_published_policy_is_these_six_parts.pytestmark[0]
-    assert [case[0] for case in mark.args[1]] == list(NAMED)
+    assert {case[0] for case in mark.args[1]} == set(NAMED)
+
+
+def test_policies_are_in_alphabetical_order_each_after_the_one_it_builds_on():
+    assert list(NAMED)[:4] == ["arkv", "conf-kv", "conf-kv-int8", "conf-kv-l"]
+    family = [name for name in NAMED if "snapkv" in NAMED[name].lineage]
+    assert family[:3] == ["snapkv", "ada-snapkv", "ada-pyramidkv"]
+    firsts = [named.lineage[0] for named in NAMED.values()]
+    assert firsts == sorted(firsts)
+    for name, named in NAMED.items():
+        assert set(named.lineage[:-1]) <= set(list(NAMED)[: list(NAMED).index(name)])
+
+
+def test_a_policy_has_the_parameters_of_the_one_it_builds_on():
+    for named in NAMED.values():
+        if isinstance(named.base, NamedPolicy):
+            assert set(named.base.parameters) <= set(named.parameters)
+    assert NAMED["lookback"].declared["slack"].help == NAMED["window"].declared["slack"].help
+    assert agentkv.policy("lookback").gate.slack == NAMED["lookback"].parameters["slack"] == 63
+    assert agentkv.policy("streaming-int8").selector.sinks == 256
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
@@ -140,9 +160,9 @@ def test_a_parameter_that_cannot_be_is_refused_by_name(name, parameters, message
 def test_every_parameter_is_explained_and_reported(name):
     known, said = parameters_of(name), about(name)
     assert agentkv.policy(name).parameters == known
-    assert list(said.meanings) == list(known)
-    assert all(meaning.endswith(".") for meaning in said.meanings.values()), said.meanings
-    assert said.summary.endswith(".") and len(said.summary) <= 100
+    assert all(parameter.help.endswith(".") for parameter in said.declared.values()), said.declared
+    summary = said.paragraphs[0]
+    assert summary.endswith(".") and len(summary) <= 100
 
 
 @pytest.mark.parametrize("name", EVICTING)
@@ -156,10 +176,13 @@ def test_whatever_evicts_can_do_so_after_prompts_alone(name):
 
 
 def test_a_parameter_has_the_help_of_its_own_policy():
-    assert "an eighth of loose" in about("conf-kv-l").meanings["protected"]
-    assert "half of the budget" in about("h2o").meanings["protected"]
-    assert about("nf4").meanings["recent"] == about("int8").meanings["recent"]
-    assert about("snapkv").meanings["window"] == about("critical-ada-snapkv").meanings["window"]
+    assert "an eighth of loose" in about("conf-kv-l").declared["protected"].help
+    assert "half of the budget" in about("h2o").declared["protected"].help
+    assert about("nf4").declared["recent"].help == about("int8").declared["recent"].help
+    assert (
+        about("snapkv").declared["window"].help
+        == about("critical-ada-snapkv").declared["window"].help
+    )
     assert about("critical-ada-snapkv").source == "CriticalKV (arXiv 2502.03805)"
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from agentkv.policies.entries import PolicyError, Span
-from agentkv.policies.function import Function
 from agentkv.policies.pool import pooled
 from agentkv.policies.scorers import (
     Age,
@@ -15,6 +14,7 @@ from agentkv.policies.scorers import (
     AttentionAndRedundancy,
     ByPhase,
     BySpan,
+    Function,
     HeavyHitters,
     KeyDifference,
     MeanAndVariance,

@@ -14,7 +14,7 @@ from agentkv_env.page import Box, Node, Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
-from agentkv_tasks import vwa75
+from agentkv_tasks.suites import SUITES
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import says
 from tests.tasks.text_walk import Walk, walk
@@ -160,7 +160,7 @@ def solved(request: pytest.FixtureRequest) -> list[tuple[Task, Walk]]:
     with Server(World(request.param)) as server:
         return [
             (task, walk(task.model_copy(update={"eval": unscored}), server))
-            for task in vwa75.tasks(server.world)
+            for task in SUITES["vwa75"].tasks(server.world)
         ]
 
 

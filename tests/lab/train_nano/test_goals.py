@@ -115,7 +115,7 @@ def test_the_recorder_refuses_a_suite_that_measures_what_training_has_not_seen(s
 
 
 def test_the_recorder_refuses_a_suite_without_solutions() -> None:
-    with pytest.raises(ValueError, match="'miniwob' has no solutions; suites to record: vwa75"):
+    with pytest.raises(ValueError, match="'miniwob' has no solutions; suites to record: .*vwa75"):
         record(FIRST_TRAINING_SEED, "miniwob", Browsers(), None)
 
 

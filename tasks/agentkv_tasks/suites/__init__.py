@@ -1,9 +1,11 @@
-"""Named suites, and suites from task files in VisualWebArena's schema."""
+"""Named suites, one a module, and suites from task files in VisualWebArena's schema."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 from agentkv.nearest import did_you_mean
 from agentkv_env.sites.world import World
@@ -11,89 +13,23 @@ from agentkv_tasks import visualwebarena
 from agentkv_tasks.evaluate.pages import check_calls
 from agentkv_tasks.own_sites.site_file import SiteFile, read_site_file
 from agentkv_tasks.task import Task, TaskError, read_tasks
+from agentkv_tasks.template import NamedSuite
 
 
 class SuiteError(ValueError):
     """An unknown suite or file, or a file without tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSuite:
-    """A suite of the package; its tasks are drawn from a world."""
-
-    about: str
-    tasks: Callable[[World], list[Task]]
-    is_held_out: bool = False
-    """Training must not see the suite, and nano's recorder refuses it."""
-    has_solutions: bool = True
-    """Whether every task has a solution. MiniWoB++ has scripts instead."""
+def _find() -> Mapping[str, NamedSuite]:
+    """Read the declaration `SUITE` of every module here; the module's name is the suite's."""
+    return {
+        module.name.replace("_", "-"): import_module(f"{__name__}.{module.name}").SUITE
+        for module in iter_modules(__path__)
+    }
 
 
-def _vwa75(world: World) -> list[Task]:
-    from agentkv_tasks import vwa75  # import only the requested suite
-
-    return vwa75.tasks(world)
-
-
-def _vwa75_reworded(world: World) -> list[Task]:
-    from agentkv_tasks import vwa75
-
-    return vwa75.tasks(world, wording="unseen")
-
-
-def _vwa_unseen(world: World) -> list[Task]:
-    from agentkv_tasks import vwa_unseen
-
-    return vwa_unseen.tasks(world)
-
-
-def _vwa_long(world: World) -> list[Task]:
-    from agentkv_tasks import vwa_long
-
-    return vwa_long.tasks(world)
-
-
-def _miniwob(world: World) -> list[Task]:
-    from agentkv_tasks import miniwob
-
-    return miniwob.tasks(world.seed)
-
-
-def _vwa_horizon(world: World) -> list[Task]:
-    from agentkv_tasks import vwa_horizon
-
-    return vwa_horizon.tasks(world)
-
-
-SUITES = {
-    "vwa75": NamedSuite(
-        "75 tasks on the embedded world: shopping 19, navigation 19, information 19, form 18",
-        _vwa75,
-    ),
-    "vwa75-reworded": NamedSuite(
-        "the tasks of vwa75 with goals of a kind that training never sees (Could you ...?)",
-        _vwa75_reworded,
-        is_held_out=True,
-    ),
-    "vwa-unseen": NamedSuite(
-        "25 tasks of 3 to 9 steps on the embedded world: flows that no other suite has",
-        _vwa_unseen,
-        is_held_out=True,
-    ),
-    "vwa-long": NamedSuite(
-        "60 tasks of 26 to 56 steps on the embedded world: the end needs the start",
-        _vwa_long,
-    ),
-    "vwa-horizon": NamedSuite(
-        "the 135 tasks of vwa75 and vwa-long, from the one that sees the least to the most",
-        _vwa_horizon,
-    ),
-    "miniwob": NamedSuite(
-        "70 pages of MiniWoB++ with two seeds each; needs the package miniwob",
-        _miniwob,
-        has_solutions=False,
-    ),
-}
+SUITES = _find()
+"""The suites that the modules of this package declare, in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,5 @@
+"""gpt-oss."""
+
+from agentkv.cache.hf.family import Family
+
+FAMILY = Family()

@@ -1,0 +1,5 @@
+"""Mistral."""
+
+from agentkv.cache.hf.family import Family
+
+FAMILY = Family(compiled="Mistral")

@@ -1,0 +1,5 @@
+"""Qwen 2 and 2.5."""
+
+from agentkv.cache.hf.family import Family
+
+FAMILY = Family(compiled="Qwen2")

@@ -1,0 +1,99 @@
+"""Policies that fetch evicted entries back."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from agentkv.policies.declare import named
+from agentkv.policies.gates import Slack
+from agentkv.policies.named.newest import window
+from agentkv.policies.named.stored import Recent, with_older
+from agentkv.policies.parameters import Help, require_one_of
+from agentkv.policies.policy import Policy
+from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
+from agentkv.policies.slots import Occasion
+from agentkv_kernels.formats import BLOCK
+
+
+@named(window)
+def lookback(
+    base: Policy,
+    *,
+    when: Annotated[
+        Literal["unsure", "always", "turned", "random"],
+        Help(
+            'Which tokens look back: "unsure" those with an alarm, "always" all, "turned" those '
+            'whose queries differ from those of the token before, "random" a share of them, as a '
+            "control (our choice: unsure)."
+        ),
+    ] = "unsure",
+    threshold: Annotated[
+        float,
+        Help(
+            "Probability of the likeliest next token below which a token looks back (our choice: "
+            "0.99)."
+        ),
+    ] = 0.99,
+    stretch: Annotated[int, Help("Tokens after an alarm that look back too (our choice: 0).")] = 0,
+    calm: Annotated[
+        float | None,
+        Help(
+            "Right after an alarm, a lower probability than this is one too; None: threshold (our "
+            "choice: None)."
+        ),
+    ] = None,
+    similarity: Annotated[
+        float,
+        Help(
+            "Mean cosine of a token's queries and those of the token before, below which it looks "
+            'back if when="turned" (our choice: 0.8).'
+        ),
+    ] = 0.8,
+    share: Annotated[
+        float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
+    ] = 0.1,
+    blocks: Annotated[int, Help("Blocks that a token fetches in each layer (our choice: 8).")] = 8,
+    block: Annotated[
+        int, Help("Neighboring positions that make a block; 1 for single ones (our choice: 16).")
+    ] = 16,
+    promotes: Annotated[
+        bool, Help("Fetched entries stay, as the youngest; false: one token alone reads them.")
+    ] = True,
+    format: Annotated[
+        str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
+    ] = "int8",
+    digests: Annotated[
+        bool,
+        Help(
+            "Looks scan bounds of the keys of each block instead of all cold keys (our choice: "
+            "false)."
+        ),
+    ] = False,
+    slack: Slack = BLOCK - 1,
+) -> Policy:
+    """Keeps the newest entries hot, and fetches others back.
+
+    All other entries are cold; a token that is unsure fetches some of them back.
+
+    An unsure token is computed a second time, with the blocks of cold entries that draw most of its
+    attention. The budget counts hot entries alone. By default a whole block of 64 entries turns
+    cold at once, because the cold tier shares scales in such blocks.
+
+    Source: our choice, after ArkVale (NeurIPS 2024) and CONF-KV (arXiv 2605.24786).
+    """
+    occasions: dict[str, Occasion] = {
+        "unsure": Unsure(threshold, stretch, calm),
+        "always": Always(),
+        "turned": Turned(similarity),
+        "random": AtRandom(share),
+    }
+    occasion = occasions[require_one_of("when", when, tuple(occasions))]
+    return replace(base, recall=LookBack(occasion, blocks, block, promotes, format, digests))
+
+
+@named(lookback)
+def lookback_int8(base: Policy, *, recent: Recent = 64) -> Policy:
+    """`lookback` with older hot entries in int8; recommended.
+
+    Source: our choice; see `lookback`, and the storage of CONF-KV (arXiv 2605.24786).
+    """
+    return with_older(base, "int8", recent)
