@@ -109,7 +109,7 @@ def of_file(
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"--text {path} cannot be read: {error}") from error
     if offset:
-        _, ends = template.encode_with_ends(text[: offset * MOST_CHARACTERS])
+        ends = template.encoded(text[: offset * MOST_CHARACTERS]).ends
         if len(ends) <= offset:
             raise BenchError(f"--offset {offset}: --text {path} has {len(ends)} tokens")
         text = text[ends[offset - 1] :]
