@@ -237,14 +237,13 @@ class CacheLayer(Addressed):
             ema=ema,
             observer=None if tracker is None or ema is not None else self._observer(tracker),
         )
-        self._write_norms(values, attention)
+        if self.storage.layout.num_norms:
+            self._write_norms(values, attention)
         return output
 
     def _write_norms(self, values: Tensor, attention: Attention) -> None:
-        norms = self.norms_of(values, attention)
-        if norms is not None:
-            segments = range(self.storage.num_segments)
-            self.backend.write_newest(self.storage, segments, norms=norms)
+        segments, norms = range(self.storage.num_segments), self.norms_of(values, attention)
+        self.backend.write_newest(self.storage, segments, norms=norms)
 
     @property
     def can_step(self) -> bool:
@@ -268,8 +267,9 @@ class CacheLayer(Addressed):
         storage, tracker = self.storage, self.tracker
         if mass is not None and tracker is not None:
             hand_out_mass(storage, mass, self._observer(tracker))
-        assert self.attention is not None
-        self._write_norms(values, self.attention)
+        if storage.layout.num_norms:
+            assert self.attention is not None
+            self._write_norms(values, self.attention)
         self._advance(1, None)
 
     def _append_then_attend(
