@@ -89,6 +89,10 @@ FLOORS = {
 }
 
 
+DOOR = "agentkv.__main__"
+"""`python -m agentkv`, which finds the command line by name and which nothing imports."""
+
+
 def modules() -> dict[str, Path]:
     found = {}
     for package, root in ROOMS.items():
@@ -122,7 +126,8 @@ def ours(names: Iterator[str]) -> set[str]:
 def test_a_room_imports_only_what_it_may(module: str) -> None:
     room = module.partition(".")[0]
     named = ours(imports(ast.parse(MODULES[module].read_text(encoding="utf-8"))))
-    assert {name for name in named if name.partition(".")[0] not in ALLOWED[room]} == set()
+    allowed = ALLOWED[room] | ({"agentkv_tasks"} if module == DOOR else set())
+    assert {name for name in named if name.partition(".")[0] not in allowed} == set()
 
 
 def floor_of(module: str) -> int:

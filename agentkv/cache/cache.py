@@ -32,10 +32,10 @@ from agentkv.cache.hf.families import DTYPES, describe
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.look_back import Looks, SecondPass, query_similarities
+from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited
-from agentkv.cache.progress import Progress
+from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -118,7 +118,7 @@ class Cache(HookedCache):
         """Where the cold tier is."""
         meters = (self.meter, self.cold_meter, self.index_meter)
         self.evictor = Evictor(policy, budget, geometry, *meters, cold_memory, dtype)
-        self.progress = Progress()
+        self.progress = ForwardGuard()
         self.may_look_back = True
         """False keeps tokens from looking back, whatever the policy says: set it while the next
         token is known already and their logits are of no use."""
@@ -140,7 +140,7 @@ class Cache(HookedCache):
         """Confidence of each sequence when the gate was last applied; None if it never was."""
         self.turns = Turns()
         """Confidence of each sequence's turn, of a gate that decides between turns."""
-        self.looks = Looks()
+        self.looks = LookRecord()
         """Alarms and looks back, of a policy that looks back."""
         self.pending: list[list[int]] | None = None
         """For the owner of the cache: per sequence, tokens that were sampled and not fed yet. They
@@ -536,24 +536,21 @@ class Cache(HookedCache):
 
     def apply_noted_gate(self, logits: Tensor) -> None:
         confidences, self._new_confidences = self._new_confidences, None
-        if confidences is None:
-            self.apply_gate(logits)
-            return
-        self._require_batch(logits)
-        # the only point of a step that waits for the device
-        self.apply_gate_at(confidences.tolist())
+        self._apply_gate(logits, confidences)
 
     def apply_gate(self, logits: Tensor) -> None:
         """Evict down to what the gate allows, given the raw logits (B, V) of the last token."""
+        self._apply_gate(logits, None)
+
+    def _apply_gate(self, logits: Tensor, confidences: Tensor | None) -> None:
         if not self.policy.needs_logits or self.batch is None:
             return
-        self._require_batch(logits)
-        # the only point of a step that waits for the device
-        self.apply_gate_at(self.policy.confidence(logits.detach()).tolist())
-
-    def _require_batch(self, logits: Tensor) -> None:
         if logits.shape[0] != self.batch:
             raise Misuse(f"logits of {logits.shape[0]} sequences, the cache holds {self.batch}")
+        if confidences is None:
+            confidences = self.policy.confidence(logits.detach())
+        # the only point of a step that waits for the device
+        self.apply_gate_at(confidences.tolist())
 
     @torch.no_grad()
     def apply_gate_at(self, confidences: Sequence[float]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from agentkv.cache.eviction.layer_policy import LayerPolicy
-from agentkv.cache.eviction.view import Unit
+from agentkv.cache.eviction.view import LayerUnit
 from agentkv.cache.geometry import Attention, LayerShape
 from agentkv.cache.hf.families import output_projection
 from agentkv.cache.storage.backend import (
@@ -23,7 +23,7 @@ from agentkv.cache.storage.choose import backend_for, layout_for
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.cache.storage.table import Meter, Table, Which
+from agentkv.cache.storage.table import EntryTable, Meter, Which
 from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
@@ -109,7 +109,7 @@ class CacheLayer(Addressed):
         return 0 if self._storage is None else self._storage.nbytes
 
     @property
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, EntryTable]:
         """All tables by name, those of the cold tier included."""
         tables = dict(self.storage.tables)
         if self.cold is not None:
@@ -153,10 +153,10 @@ class CacheLayer(Addressed):
                 return known
         return Attention(scale, sinks, projection)
 
-    def unit(self, sequence: int) -> Unit:
+    def unit(self, sequence: int) -> LayerUnit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None
-        return Unit(self.storage, sequence, self.attention, self.shape)
+        return LayerUnit(self.storage, sequence, self.attention, self.shape)
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, is_token: Tensor | None, attention: Attention
@@ -237,14 +237,13 @@ class CacheLayer(Addressed):
             ema=ema,
             observer=None if tracker is None or ema is not None else self._observer(tracker),
         )
-        self._write_norms(values, attention)
+        if self.storage.layout.num_norms:
+            self._write_norms(values, attention)
         return output
 
     def _write_norms(self, values: Tensor, attention: Attention) -> None:
-        norms = self.norms_of(values, attention)
-        if norms is not None:
-            segments = range(self.storage.num_segments)
-            self.backend.write_newest(self.storage, segments, norms=norms)
+        segments, norms = range(self.storage.num_segments), self.norms_of(values, attention)
+        self.backend.write_newest(self.storage, segments, norms=norms)
 
     @property
     def can_step(self) -> bool:
@@ -268,8 +267,9 @@ class CacheLayer(Addressed):
         storage, tracker = self.storage, self.tracker
         if mass is not None and tracker is not None:
             hand_out_mass(storage, mass, self._observer(tracker))
-        assert self.attention is not None
-        self._write_norms(values, self.attention)
+        if storage.layout.num_norms:
+            assert self.attention is not None
+            self._write_norms(values, self.attention)
         self._advance(1, None)
 
     def _append_then_attend(

@@ -18,12 +18,12 @@ from agentkv.cache.spans import Spans
 from agentkv.cache.storage.backend import by_segment
 from agentkv.policies.entries import Span
 from agentkv.policies.recall import LookBack
-from agentkv_kernels.entries import Dense
+from agentkv_kernels.entries import DensePart
 
 _LAST = torch.iinfo(torch.int64).max
 
 
-class Looks:
+class LookRecord:
     """Alarms of a cache's sequences, and what its looks have come to so far."""
 
     def __init__(
@@ -88,6 +88,7 @@ class SecondPass(HookedCache):
         self, layers: Any, spans: Spans, next_numbers: Sequence[int], looking: Sequence[bool]
     ) -> None:
         super().__init__(layers=layers)
+        self._layers: list[CacheLayer] = [each.layer for each in layers]
         self._next_numbers, self._looking = next_numbers, looking
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
@@ -116,7 +117,7 @@ class SecondPass(HookedCache):
         sinks: Tensor | None,
     ) -> Tensor:
         """Attend with the newest token of each sequence, (B, 1, H * G, D); zeros without a look."""
-        layer: CacheLayer = self.layers[handle.layer_idx].layer
+        layer = self._layers[handle.layer_idx]
         attention = layer.attention_of(module, scale, sinks)
         storage, output = layer.storage, query.new_zeros(query.shape)
         of_segments, queries = by_segment(storage, output), by_segment(storage, query)
@@ -148,7 +149,7 @@ class SecondPass(HookedCache):
         segments: Sequence[int],
         queries: Tensor,
         attention: Attention,
-    ) -> dict[int, list[Dense]]:
+    ) -> dict[int, list[DensePart]]:
         """Fetch cold entries for some segments: promote them, or return what one token alone reads.
 
         Args:

@@ -13,7 +13,7 @@ UNFINISHED = (
 )
 
 
-class Progress:
+class ForwardGuard:
     """Lets one operation at a time change a cache, and remembers one that did not end.
 
     Threads may take turns; two threads at the same time are refused.

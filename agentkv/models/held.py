@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentkv.cache.cache import Cache
 from agentkv.dialog.prompt import EncodedText, Template
-from agentkv.models.turn import Numbers, Turn
+from agentkv.models.turn import Numbers, StreamTurn
 
 WHOLE = 4
 """Level of a piece with all its entries."""
@@ -58,7 +58,7 @@ class SavedHeld:
     """The state of a `HeldSpans`, in a form that a file can store."""
 
     pieces: Mapping[int, Sequence[Numbers]]
-    """By turn, the ranges of the ids in `Turn.shown` that its pieces have."""
+    """By turn, the ranges of the ids in `StreamTurn.shown` that its pieces have."""
     levels: Mapping[str, str]
     """Levels of the spans that are not held whole, by label."""
 
@@ -68,7 +68,7 @@ class HeldSpans:
 
     def __init__(self) -> None:
         self._pieces: dict[int, Tensor] = {}
-        """By turn, the ranges (n, 2) of the ids in `Turn.shown` that its pieces have."""
+        """By turn, the ranges (n, 2) of the ids in `StreamTurn.shown` that its pieces have."""
         self._levels: dict[str, str] = {}
 
     def save(self) -> SavedHeld:
@@ -84,7 +84,7 @@ class HeldSpans:
         self._pieces = {turn: torch.tensor(ranges) for turn, ranges in saved.pieces.items()}
         self._levels = dict(saved.levels)
 
-    def note_page(self, number: int, turn: Turn, observation: EncodedText) -> tuple[int, ...]:
+    def note_page(self, number: int, turn: StreamTurn, observation: EncodedText) -> tuple[int, ...]:
         """Divide the page of a turn, and return where its pieces end, in characters.
 
         A piece's ids are exact where the prompt holds the page's text as it is, and a few ids off
@@ -98,7 +98,9 @@ class HeldSpans:
         self._pieces[number] = (first + torch.tensor(pieces)).clamp_max(len(turn.shown))
         return tuple(ends)
 
-    def changes(self, cache: Cache, turns: Sequence[Turn], *, is_rebuilt: bool) -> dict[str, str]:
+    def changes(
+        self, cache: Cache, turns: Sequence[StreamTurn], *, is_rebuilt: bool
+    ) -> dict[str, str]:
         """Return the levels of the spans whose levels have changed since the last call, by label.
 
         Args:

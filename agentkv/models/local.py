@@ -35,7 +35,7 @@ from agentkv.models.saved import (
     new_cache_name,
     save,
 )
-from agentkv.models.turn import Turn, common_start
+from agentkv.models.turn import StreamTurn, common_start
 from agentkv.policies.registry import policy as named_policy
 from agentkv.progress import Listener
 from agentkv.settings import ActingSettings, ModelSettings, PageSettings
@@ -242,7 +242,7 @@ class LocalConversation:
         self._local = acting.local
         self._first_goal = self._goal = _encodable(goal)
         self._nonce = nonce_of(self._first_goal, seed)
-        self._turns: list[Turn] = []
+        self._turns: list[StreamTurn] = []
         self._earlier = CacheUse()
         """Use of the caches before the present one."""
         self._begin_cache()
@@ -280,7 +280,7 @@ class LocalConversation:
         for number, turn in enumerate(self._turns):
             self._append(number, turn)
 
-    def _append(self, number: int, turn: Turn) -> None:
+    def _append(self, number: int, turn: StreamTurn) -> None:
         """Put a turn behind what the cache has to read, and label it."""
         if turn.goal:
             self._unpin_goal_before(number)
@@ -341,7 +341,8 @@ class LocalConversation:
         is_opening = question == self._goal and not self._turns
         repeats = is_opening and asked == template.goal(question)
         self._goal, self._next_goal = question, [] if repeats else asked
-        return self._finish_now(self._start(page, "", deadline, is_question=True, schema=schema))
+        pending = self.start_reply(page, "", deadline, is_question=True, schema=schema)
+        return self._finish_now(pending)
 
     def _finish_now(self, pending: PendingReply) -> Reply:
         """Let the model write a reply alone, and return it."""
@@ -365,36 +366,27 @@ class LocalConversation:
 
     def start_reply(
         self,
-        page: Page,
+        page: Page | None,
         note: str = "",
         deadline: float | None = None,
         *,
         stopwatch: Stopwatch | None = None,
+        is_question: bool = False,
+        schema: PreparedSchema | None = None,
     ) -> PendingReply:
         """Begin a reply for a `Batch` of this model to write.
 
         Once its generation is over, pass the result to `finish_reply`, before the next turn.
 
         Args:
+            page: None shows nothing but the question.
             stopwatch: charged with `tokenizer`, `grammar`, `reading` and `decoding`;
                 `finish_reply` returns what it shows.
+            is_question, schema: whether the reply answers a question, and in which JSON.
 
         Raises:
             ContextLimit: as `reply`.
         """
-        return self._start(page, note, deadline, stopwatch)
-
-    def _start(
-        self,
-        page: Page | None,
-        note: str,
-        deadline: float | None,
-        stopwatch: Stopwatch | None = None,
-        *,
-        is_question: bool = False,
-        schema: PreparedSchema | None = None,
-    ) -> PendingReply:
-        """Begin a reply to `page`, or to nothing but the goal or question."""
         self._require_whole()
         acting, template = self._acting, self._acting.template
         with timed(stopwatch, "tokenizer"):
@@ -453,12 +445,12 @@ class LocalConversation:
         language without them."""
         return describe(page) if self._acting.template.thoughts == "free" else ""
 
-    def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> Turn:
+    def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> StreamTurn:
         template, last_pages = self._acting.template, self._acting.pages.last_pages
         shown = template.turn(observation, note, self._nonce, actions=actions)
         if last_pages is None or page is None:
             has_page = page is not None
-            return Turn(shown, (0, 0), goal=self._next_goal, has_page=has_page)
+            return StreamTurn(shown, (0, 0), goal=self._next_goal, has_page=has_page)
         if self._acting.pages.notes_only:
             left = template.turn("", "", self._nonce)
         else:
@@ -466,7 +458,7 @@ class LocalConversation:
             left = template.turn(head.text, note, self._nonce)
         start = common_start(shown, left)
         end = common_start(shown[start:][::-1], left[start:][::-1])
-        return Turn(shown, (start, len(shown) - end), goal=self._next_goal)
+        return StreamTurn(shown, (start, len(shown) - end), goal=self._next_goal)
 
     def _prepare_cache(self, *, shows_page: bool) -> None:
         """Forget pages if another one comes, and begin a new cache if the prompt is rebuilt."""
@@ -479,7 +471,7 @@ class LocalConversation:
             self._earlier = self._cache_use()
             self._begin_cache()
 
-    def _forget(self, turn: Turn) -> None:
+    def _forget(self, turn: StreamTurn) -> None:
         """Forget the page of a turn.
 
         A page that the cache has yet to read, because its reply was cancelled, is forgotten a turn

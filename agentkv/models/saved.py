@@ -16,7 +16,7 @@ from agentkv.cache.cache import Cache
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.held import SavedHeld
 from agentkv.models.model import CacheUse
-from agentkv.models.turn import Turn
+from agentkv.models.turn import StreamTurn
 from agentkv_env.changes import Known
 
 INDEX = "conversation.json"
@@ -36,11 +36,11 @@ class ConversationFileError(ValueError):
     """A folder that holds no conversation, or not one of this model and policy."""
 
 
-class _State(BaseModel):
+class _SavedModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-class SavedState(_State):
+class SavedState(_SavedModel):
     """What every saved conversation says about its cache."""
 
     version: Literal[1] = VERSION
@@ -61,7 +61,7 @@ class SavedConversation(SavedState):
     """Ids of a goal that no page has followed yet."""
     pending: Ids
     """Ids of the stream that the cache has not read."""
-    turns: list[Turn]
+    turns: list[StreamTurn]
     known: Known | None
     """Lines of the page that the model has read last."""
     earlier: CacheUse

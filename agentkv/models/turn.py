@@ -10,7 +10,7 @@ Numbers = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Turn:
+class StreamTurn:
     """One turn in the stream.
 
     Raises:

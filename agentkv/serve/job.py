@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentkv.cache.checkpoint.file import CacheFileError
-from agentkv.dialog.calls import Call
+from agentkv.dialog.calls import Call, FunctionDeclaration
 from agentkv.dialog.grammar import GrammarError
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import TemplateError

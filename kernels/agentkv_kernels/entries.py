@@ -13,7 +13,7 @@ from agentkv_kernels.formats import Format
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
+class DensePart:
     """Entries in the model's dtype."""
 
     keys: Tensor
@@ -35,18 +35,18 @@ class Dense:
         """Return keys (B, H, T, D) in float32."""
         return self.keys.to(torch.float32)
 
-    def slice(self, start: int, stop: int) -> "Dense":
+    def slice(self, start: int, stop: int) -> "DensePart":
         """Return entries start..stop - 1 as views."""
         cut = slice(start, stop)
-        return Dense(self.keys[:, :, cut], self.values[:, :, cut], self.positions[:, cut])
+        return DensePart(self.keys[:, :, cut], self.values[:, :, cut], self.positions[:, cut])
 
-    def pick(self, index: Tensor) -> "Dense":
+    def pick(self, index: Tensor) -> "DensePart":
         """Return a copy of the entries with these numbers (n,)."""
-        return Dense(self.keys[:, :, index], self.values[:, :, index], self.positions[:, index])
+        return DensePart(self.keys[:, :, index], self.values[:, :, index], self.positions[:, index])
 
-    def to(self, device: torch.device) -> "Dense":
+    def to(self, device: torch.device) -> "DensePart":
         """Return the entries on a device, themselves if they are there."""
-        return Dense(*(x.to(device) for x in (self.keys, self.values, self.positions)))
+        return DensePart(*(x.to(device) for x in (self.keys, self.values, self.positions)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Quantized:
     block_ids: Tensor | None
     """(B, T) int32: the block whose scales an entry has; None if each entry has its own."""
     positions: Tensor
-    """(B, T), as in `Dense`."""
+    """(B, T), as in `DensePart`."""
 
     @property
     def num_entries(self) -> int:
@@ -109,5 +109,5 @@ class Quantized:
         )
 
 
-Part = Dense | Quantized
+Part = DensePart | Quantized
 """Entries of one storage kind."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from agentkv_kernels.attention import attend_in_blocks
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.entries import Dense, Part, Quantized
+from agentkv_kernels.entries import DensePart, Part, Quantized
 from agentkv_kernels.formats import FORMATS
 from agentkv_kernels.ragged import RaggedLayout, SegmentAttention, StoredEntries
 
@@ -78,7 +78,7 @@ def entries_of(stored: StoredEntries, segment: int) -> list[Part]:
         dense = stored.dense
         keys = dense.layout.entries(dense.keys, segment, heads)[None]
         values = dense.layout.entries(dense.values, segment, heads)[None]
-        parts.append(Dense(keys, values, positions[:, split:]))
+        parts.append(DensePart(keys, values, positions[:, split:]))
     return parts
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv_kernels import attention
-from agentkv_kernels.entries import Dense, Quantized
+from agentkv_kernels.entries import DensePart, Quantized
 from agentkv_kernels.formats import FORMATS, format_of
 
 
@@ -73,7 +73,7 @@ def rows_of(seed, *, batch, heads, num_entries, head_dim, num_coded, name="int8"
         parts.append(part)
     if num_coded < num_entries:
         rest = (x[:, :, num_coded:] for x in (keys, values))
-        parts.append(Dense(*rest, places[:, num_coded:]))
+        parts.append(DensePart(*rest, places[:, num_coded:]))
     return parts, (keys, values, places)
 
 
@@ -212,8 +212,8 @@ def test_a_device_reads_a_page_as_loops_do(monkeypatch, dtype, tolerance, most):
     positions = torch.arange(90, device="cuda").expand(2, -1)
     seen = {"scale": 0.125, "q_positions": positions[:, -11:]}
     for window in (None, 60):
-        found = attention.attend(q, [Dense(keys, values, positions)], window=window, **seen)
-        exact = [Dense(keys.double(), values.double(), positions)]
+        found = attention.attend(q, [DensePart(keys, values, positions)], window=window, **seen)
+        exact = [DensePart(keys.double(), values.double(), positions)]
         loops = attention.attend_in_blocks(q.double(), exact, window=window, block=7, **seen)
         torch.testing.assert_close(
             found.output.double(), loops.output, atol=tolerance, rtol=tolerance
@@ -222,7 +222,7 @@ def test_a_device_reads_a_page_as_loops_do(monkeypatch, dtype, tolerance, most):
 
 def test_a_query_that_sees_nothing_gets_zeros_and_gives_no_mass():
     keys, values = torch.randn(2, 1, 1, 4, 8)
-    part = Dense(keys, values, torch.tensor([[3, 4, 5, 6]]))
+    part = DensePart(keys, values, torch.tensor([[3, 4, 5, 6]]))
     q, q_positions = torch.randn(1, 1, 2, 8), torch.tensor([[2, 6]])
     done = attention.attend_in_blocks(
         q, [part], scale=1.0, q_positions=q_positions, num_mass_queries=2
@@ -251,7 +251,7 @@ def test_half_precision_entries_are_attended_in_their_dtype():
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]
     q = torch.randn(1, 4, 1, 16, dtype=torch.bfloat16)
-    done = attention.attend(q, [Dense(keys, values, positions)], scale=0.25, num_mass_queries=1)
+    done = attention.attend(q, [DensePart(keys, values, positions)], scale=0.25, num_mass_queries=1)
     assert done.output.dtype == torch.bfloat16 and done.mass.dtype == torch.float32
     out, _ = by_hand(q, (keys, values, positions), 0.25, None, None, None)
     torch.testing.assert_close(done.output.double(), out, atol=2e-2, rtol=2e-2)
@@ -263,7 +263,7 @@ def test_weights_of_half_precision_entries_are_exact_to_float32():
     keys, values = torch.randn(2, 1, 2, 50, 16, dtype=torch.bfloat16)
     positions = torch.arange(50)[None]
     q, sinks = torch.randn(1, 4, 3, 16, dtype=torch.bfloat16), torch.randn(4).bfloat16()
-    weights = attention.weights(q, [Dense(keys, values, positions)], scale=0.3, sinks=sinks)
+    weights = attention.weights(q, [DensePart(keys, values, positions)], scale=0.3, sinks=sinks)
     assert weights.dtype == torch.float32
     _, expected = by_hand(q, (keys, values, positions), 0.3, None, None, sinks)
     torch.testing.assert_close(weights.flatten(1, 2).double(), expected, atol=1e-7, rtol=1e-5)

@@ -21,10 +21,10 @@ from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.eviction.turns import Turns
 from agentkv.cache.geometry import Attention
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.look_back import Looks
+from agentkv.cache.look_back import LookRecord
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering
-from agentkv.cache.progress import Progress
+from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.spans import Pins, SequenceSpans
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
@@ -44,9 +44,9 @@ class Restorable(Protocol):
     evictor: Evictor
     meter: Meter
     cold_meter: Meter
-    looks: Looks
+    looks: LookRecord
     turns: Turns
-    progress: Progress
+    progress: ForwardGuard
     token_ids: TokenIds
     prefill: Literal["chunked", "whole"]
     chunk: int
@@ -71,7 +71,7 @@ class LayerEntries:
     """Entries of one layer, with its attention and device."""
 
     tables: dict[str, list[Tensor]]
-    """By table, the entries of every field as `Table.packed` returns them."""
+    """By table, the entries of every field as `EntryTable.packed` returns them."""
     attention: Attention
     """Attention of the latest forward."""
     device: torch.device
@@ -209,7 +209,7 @@ def fill(
             cache.reset()  # a partly filled cache is of no use
             raise
         cache.batch, cache.num_new = batch, state.num_new
-        cache.looks = Looks(
+        cache.looks = LookRecord(
             state.alarms,
             state.num_looks,
             state.num_changing_looks,

@@ -28,7 +28,7 @@ Energies = dict[str, tuple[Annotated[int, Field(ge=1)], tuple[NonNegative, ...]]
 """Number of contexts and mean energy of every layer, by key."""
 
 
-class _State(BaseModel):
+class _StateModel(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
     )
@@ -38,7 +38,7 @@ Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 """Dtypes of dense entries."""
 
 
-class LayerState(_State):
+class LayerState(_StateModel):
     """State of one layer."""
 
     dtype: Dtype
@@ -46,7 +46,7 @@ class LayerState(_State):
     scale: FiniteFloat
     """Factor on the layer's logits."""
     extents: dict[str, tuple[Extent, ...]]
-    """Extents of the segments, by table; see `Table.extents`."""
+    """Extents of the segments, by table; see `EntryTable.extents`."""
     num_steps: Count
     """Forwards of a single token that the policy has seen."""
     qualities: dict[Count, NonNegative]
@@ -58,7 +58,7 @@ Stop = Count | None
 """Position after the last token; None for the newest token."""
 
 
-class SpansState(_State):
+class SpansState(_StateModel):
     """Labels and pins of one sequence."""
 
     labelled: tuple[tuple[str, Position, Stop], ...]
@@ -77,7 +77,7 @@ class SpansState(_State):
         return self
 
 
-class CacheState(_State):
+class CacheState(_StateModel):
     """State of a cache. Before the first forward, `fed` and `layers` are empty."""
 
     seen: Count
@@ -143,7 +143,7 @@ class CacheState(_State):
         return self
 
 
-class SavedCache(_State):
+class SavedCache(_StateModel):
     """Everything that a file says about a cache, tensors aside."""
 
     model: dict[str, JsonValue]

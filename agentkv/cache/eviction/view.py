@@ -20,7 +20,7 @@ from agentkv_kernels.attention import weights
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class LayerUnit:
     """One sequence in one layer, as it is stored."""
 
     storage: LayerStorage
@@ -52,7 +52,7 @@ class View:
     shows one unit only.
     """
 
-    def __init__(self, units: Sequence[Unit]) -> None:
+    def __init__(self, units: Sequence[LayerUnit]) -> None:
         self._units = units
         self._lengths = {
             count
@@ -182,7 +182,7 @@ class View:
         return joined.take_along_dim(self._orders.view(shape), dim=axis)
 
 
-def _attention(unit: Unit) -> Iterator[Tensor]:
+def _attention(unit: LayerUnit) -> Iterator[Tensor]:
     """Yield the window's attention (n, W, G, w, T) float32 for each of a unit's pieces."""
     (queries, positions), attention = unit.storage.last_queries(unit.sequence), unit.attention
     by_segment = queries.view(len(unit.segments), -1, *queries.shape[1:])

@@ -222,7 +222,7 @@ class Backend:
     def write_newest(
         self,
         storage: LayerStorage,
-        segments: Iterable[int],
+        segments: Sequence[int],
         *,
         keys: Tensor | None = None,
         values: Tensor | None = None,
@@ -237,7 +237,9 @@ class Backend:
         dense = storage.dense
         fields = ((dense, KEYS, keys), (dense, VALUES, values), (storage.metadata, NORMS, norms))
         for table, field, x in fields:
-            for segment in () if x is None else segments:
+            if x is None:
+                continue
+            for segment in segments:
                 own = of_segment(storage, x, segment)
                 table.entries(field, segment)[:, -1:].copy_(own)
 

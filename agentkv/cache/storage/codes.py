@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
-from agentkv.cache.storage.table import Table
+from agentkv.cache.storage.table import EntryTable
 from agentkv_kernels.formats import BLOCK, merge
 from agentkv_kernels.layout import BLOCK_IDS, KEYS, VALUES
 
@@ -77,7 +77,7 @@ def merge_blocks(storage: LayerStorage) -> None:
     scales.drop(runs)
 
 
-def _merge_segment(codes: Table, scales: Table, segment: int, num_merged: int) -> None:
+def _merge_segment(codes: EntryTable, scales: EntryTable, segment: int, num_merged: int) -> None:
     """Merge a segment's blocks into `num_merged`, whose scales come first."""
     meter, ids = codes.meter, codes.entries(BLOCK_IDS, segment)[0]
     old_ids = ids.clone()

@@ -19,10 +19,10 @@ from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
 from agentkv.cache.storage.sizes import EntrySize
-from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
 from agentkv.policies.recall import LookBack
-from agentkv_kernels.entries import Dense
+from agentkv_kernels.entries import DensePart
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import KEYS, VALUES
 
@@ -91,7 +91,7 @@ class ColdTier:
         return 0 if self.index is None else self.index.table.nbytes
 
     @property
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, EntryTable]:
         """All tables by name."""
         tables = {f"cold {name}": table for name, table in self.storage.tables.items()}
         return tables if self.index is None else {**tables, "cold index": self.index.table}
@@ -224,11 +224,11 @@ class ColdTier:
         own = self.storage.positions(segment) // index.block
         return shares[order].to(HOST)[torch.searchsorted(known.to(HOST), own)]
 
-    def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> Dense:
+    def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> DensePart:
         """Return a decoded copy of a segment's entries, (1, W, n, D), on the host."""
         [part] = self.storage.parts(segment)
         keys, values = part.pick(pick).decode(dtype)
-        return Dense(keys, values, part.positions[:, pick])
+        return DensePart(keys, values, part.positions[:, pick])
 
     def promote(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Lend entries to `hot`, dense and behind all others.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels import digests as kernel
 from agentkv_kernels.layout import Field, Layout
 
@@ -36,7 +36,7 @@ class Digests:
             Field(heads, (), torch.int8),
         )
         self.block = block
-        self.table = Table(fields, num_segments, device=device, meter=meter)
+        self.table = EntryTable(fields, num_segments, device=device, meter=meter)
 
     def read_nbytes(self, segment: int) -> int:
         """Return the bytes of a segment's digests, unused capacity excluded."""

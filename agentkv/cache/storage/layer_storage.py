@@ -16,8 +16,8 @@ from torch import Tensor
 
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.query_window import QueryWindow
-from agentkv.cache.storage.table import Meter, Table, Which
-from agentkv_kernels.entries import Dense, Part, Quantized
+from agentkv.cache.storage.table import EntryTable, Meter, Which
+from agentkv_kernels.entries import DensePart, Part, Quantized
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import (
     BLOCK_IDS,
@@ -41,7 +41,7 @@ class LayerStorage(Addressed):
     Args:
         batch: B.
         meter: counts the bytes.
-        growth, memory: as in `Table`.
+        growth, memory: as in `EntryTable`.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class LayerStorage(Addressed):
         num_segments = batch * layout.segments_per_sequence
         self.layout, self.num_segments, self.device = layout, num_segments, device
 
-        def table(fields: Sequence[Field], spare: int = BLOCK - 1) -> Table:
-            return Table(
+        def table(fields: Sequence[Field], spare: int = BLOCK - 1) -> EntryTable:
+            return EntryTable(
                 fields,
                 num_segments,
                 device=device,
@@ -69,9 +69,9 @@ class LayerStorage(Addressed):
             )
 
         self.metadata, self.dense = table(layout.metadata), table(layout.dense)
-        self.codes: Table | None = None
+        self.codes: EntryTable | None = None
         """Quantized entries; None without a format."""
-        self.scales: Table | None = None
+        self.scales: EntryTable | None = None
         """Scales that blocks of entries share; None if each entry has its own."""
         if layout.codes:
             self.codes = table(layout.codes)
@@ -102,7 +102,7 @@ class LayerStorage(Addressed):
         return self.num_segments // self.layout.segments_per_sequence
 
     @property
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, EntryTable]:
         """All tables by name, always in the same order."""
         named = {"metadata": self.metadata, "dense": self.dense}
         if self.codes is not None:
@@ -226,7 +226,7 @@ class LayerStorage(Addressed):
             parts.append(self._quantized(which, positions[:, :num_quantized]))
         if positions.shape[1] > num_quantized or not parts:
             keys, values = self.dense.view(KEYS, which), self.dense.view(VALUES, which)
-            parts.append(Dense(keys, values, positions[:, num_quantized:]))
+            parts.append(DensePart(keys, values, positions[:, num_quantized:]))
         return parts
 
     def _quantized(self, which: Which, positions: Tensor) -> Quantized:
@@ -243,7 +243,7 @@ class LayerStorage(Addressed):
         )
 
     @property
-    def scale_fields(self) -> tuple[Table, int, int]:
+    def scale_fields(self) -> tuple[EntryTable, int, int]:
         """The table with the scales, and its fields for keys and values."""
         assert self.codes is not None
         if self.scales is not None:

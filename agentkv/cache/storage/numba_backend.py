@@ -23,7 +23,7 @@ from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Which
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.entries import Dense, Part
+from agentkv_kernels.entries import DensePart, Part
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import append_attend as kernel
@@ -98,7 +98,7 @@ class NumbaBackend(Backend):
 
     def parts(self, storage: LayerStorage, which: Which) -> Sequence[Part]:
         parts = storage.parts(which)
-        if isinstance(parts[0], Dense):
+        if isinstance(parts[0], DensePart):
             return parts
         assert not isinstance(which, slice)
         segments = range(storage.num_segments) if which is None else [which]
@@ -111,7 +111,7 @@ class NumbaBackend(Backend):
         keys, values = torch.empty(shape), torch.empty(shape)
         for i, segment in enumerate(segments):
             read_segment(storage.descriptor.address, segment, keys[i].numpy(), values[i].numpy())
-        return [Dense(keys, values, storage.all_positions(which))]
+        return [DensePart(keys, values, storage.all_positions(which))]
 
     def log_sums(
         self, storage: LayerStorage, segment: int, q: Tensor, *, scale: float, sinks: Tensor | None

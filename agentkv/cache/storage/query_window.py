@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels.layout import QUERY, QUERY_POSITION, Addressed, Layout
 
 SPARE = 15
@@ -21,7 +21,7 @@ class QueryWindow(Addressed):
 
     def __init__(self, layout: Layout, batch: int, *, device: torch.device, meter: Meter) -> None:
         self.window = layout.query_window
-        self.table = Table(layout.queries, batch, device=device, meter=meter, spare=SPARE)
+        self.table = EntryTable(layout.queries, batch, device=device, meter=meter, spare=SPARE)
 
     def append(
         self,

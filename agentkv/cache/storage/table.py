@@ -64,7 +64,7 @@ class Meter:
             self.add(-held)
 
 
-class Table(Addressed):
+class EntryTable(Addressed):
     """Segments of entries, one after another in one flat tensor per field.
 
     A segment owns a box (w, capacity, *F) in which entries start..start + count - 1 of each head
@@ -215,10 +215,10 @@ class Table(Addressed):
             ]
             self._lay_out(picks, counts)
 
-    def take(self, segments: Sequence[int]) -> "Table":
+    def take(self, segments: Sequence[int]) -> "EntryTable":
         """Return an independent copy of these segments, on the same meter."""
         device, counts = self.tensors[0].device, self.counts
-        copy = Table(
+        copy = EntryTable(
             self.fields,
             len(segments),
             device=device,
@@ -326,7 +326,7 @@ class Table(Addressed):
         picks: Sequence[Tensor | None],
         counts: Sequence[int],
         capacities: Sequence[int] | None = None,
-        source: "tuple[Table, Sequence[int]] | None" = None,
+        source: "tuple[EntryTable, Sequence[int]] | None" = None,
     ) -> None:
         """Move entries to new memory, field by field, so that one field at most exists twice.
 

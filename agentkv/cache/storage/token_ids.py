@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels.layout import Field
 
 TOKENS = 0
@@ -19,7 +19,7 @@ class TokenIds:
     """Token ids of every sequence, on the device they came on. They do not count as cache bytes."""
 
     def __init__(self) -> None:
-        self._table: Table | None = None
+        self._table: EntryTable | None = None
         self._pending: list[Tensor] = []
         """Ids of the latest forwards: joining them at once would cost time in every step."""
         self._is_complete = True
@@ -34,14 +34,14 @@ class TokenIds:
             if len(self._pending) > MAX_PENDING:
                 self._join()
 
-    def _join(self) -> Table | None:
+    def _join(self) -> EntryTable | None:
         """Return all ids in one table; None if there are none."""
         if self._pending:
             ids = torch.cat(self._pending, dim=1)
             self._pending.clear()
             if self._table is None:
                 fields = [Field(1, (), torch.int32)]
-                self._table = Table(
+                self._table = EntryTable(
                     fields, ids.shape[0], device=ids.device, meter=Meter(), spare=SPARE
                 )
             self._table.extend(ids.shape[1])

@@ -19,7 +19,7 @@ from agentkv.cache.storage.backend import (
 )
 from agentkv.cache.storage.evictions import Eviction, single_entries
 from agentkv.cache.storage.layer_storage import LayerStorage
-from agentkv.cache.storage.table import Table
+from agentkv.cache.storage.table import EntryTable
 from agentkv.policies.entries import DropOne
 from agentkv_kernels.device import Implementation, current
 from agentkv_kernels.ema import Ema
@@ -180,9 +180,11 @@ def _relative_positions(storage: LayerStorage, first: Sequence[int]) -> Tensor:
     return known[1]
 
 
-def _by_table(storage: LayerStorage, runs: Sequence[Dropped]) -> list[tuple[Table, list[Dropped]]]:
+def _by_table(
+    storage: LayerStorage, runs: Sequence[Dropped]
+) -> list[tuple[EntryTable, list[Dropped]]]:
     """Split entries to drop, in storage order, among the tables of a layer."""
-    found: list[tuple[Table, list[Dropped]]] = [(storage.metadata, []), (storage.dense, [])]
+    found: list[tuple[EntryTable, list[Dropped]]] = [(storage.metadata, []), (storage.dense, [])]
     if storage.codes is not None:
         found.append((storage.codes, []))
     for (entry, gap, _), num_quantized in zip(runs, storage.num_quantized, strict=True):
@@ -194,7 +196,7 @@ def _by_table(storage: LayerStorage, runs: Sequence[Dropped]) -> list[tuple[Tabl
     return [(table, own) for table, own in found if any(gap for _, gap, _ in own)]
 
 
-def _launch(tables: Sequence[tuple[Table, Sequence[Dropped]]], picks: Tensor | None) -> None:
+def _launch(tables: Sequence[tuple[EntryTable, Sequence[Dropped]]], picks: Tensor | None) -> None:
     """Drop entries of tables, in one launch per device."""
     for device in {table.tensors[0].device for table, _ in tables}:
         here = [each for each in tables if each[0].tensors[0].device == device]

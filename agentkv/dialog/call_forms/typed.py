@@ -12,7 +12,7 @@ from typing import Any
 from agentkv.dialog.call_forms.arriving import Malformed
 from agentkv.dialog.call_forms.call import FunctionDeclaration
 from agentkv.dialog.call_forms.values import whole_value
-from agentkv.dialog.schema.references import SchemaReferences, SchemaError
+from agentkv.dialog.schema.references import SchemaError, SchemaReferences
 
 Types = frozenset[str]
 _ALL: Types = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})

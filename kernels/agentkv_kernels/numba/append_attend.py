@@ -48,7 +48,7 @@ from agentkv_kernels.numba.addresses import (
     pointer,
     table_at,
 )
-from agentkv_kernels.numba.attention import Coded, Dense, attend
+from agentkv_kernels.numba.attention import Coded, DenseFields, attend
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.numbers import narrowed
 
@@ -134,13 +134,13 @@ def bytes_of(table, field):
 
 @compiled()
 def dense_in(layer, like):
-    """Return the dense entries of a layer as a `Dense`.
+    """Return the dense entries of a layer as a `DenseFields`.
 
     Args:
         like: array of the type that stands for their dtype.
     """
     dense, dim = table_at(layer[DENSE]), layer[HEAD_DIM]
-    return Dense(
+    return DenseFields(
         flat_entries(dense, KEYS, dim, like.dtype),
         flat_entries(dense, VALUES, dim, like.dtype),
         extents_of(dense),

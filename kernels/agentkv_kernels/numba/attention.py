@@ -27,7 +27,7 @@ FIRST, STOP, BLOCK = range(3)
 ones."""
 
 
-class Dense(NamedTuple):
+class DenseFields(NamedTuple):
     """Flat fields and extents of a layer's dense entries, as in `ragged.DenseEntries`."""
 
     keys: Any
@@ -138,7 +138,7 @@ def find_logits(query, dense, coded, segment, head, heads, runs, num_coded_runs,
 
     Args:
         query: (G, D) float32, times the scale and log2(e).
-        dense, coded: a `Dense` and a `Coded`.
+        dense, coded: a `DenseFields` and a `Coded`.
         runs: of the segment, the first `num_coded_runs` of them of quantized entries.
         tops: (G,) float32.
     """
@@ -163,7 +163,7 @@ def attend(
         factor: scale * log2(e).
         sinks: (W * G,) float32, of the segment; (0,) for none.
         num_entries: T.
-        dense, coded: a `Dense` and a `Coded`.
+        dense, coded: a `DenseFields` and a `Coded`.
         mass: (T,) float32, of the segment, or (0,).
     """
     head_dim, group = q.shape[1], q.shape[0] // heads

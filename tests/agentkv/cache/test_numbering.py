@@ -15,7 +15,7 @@ from agentkv.cache.look_back import SecondPass
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering
 from agentkv.cache.storage.turn_keys import turned
-from agentkv_kernels.entries import Dense
+from agentkv_kernels.entries import DensePart
 from agentkv_kernels.layout import KEYS
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES
@@ -166,7 +166,9 @@ def assert_keys_are_turned(cache, unrotated, *, tolerance=2e-4):
                     for part in storage.parts(segment):
                         own = expected[heads, part.positions[0].long()]
                         error = (part.decode_keys()[0] - own).norm(dim=-1)
-                        is_float32 = isinstance(part, Dense) and part.keys.dtype == torch.float32
+                        is_float32 = (
+                            isinstance(part, DensePart) and part.keys.dtype == torch.float32
+                        )
                         most = min(tolerance, 2e-4) if is_float32 and not looks_back else tolerance
                         assert (error <= most * own.norm(dim=-1).amax()).all()
 

@@ -16,12 +16,14 @@ from agentkv.cache.storage import codes
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.query_window import QueryWindow
-from agentkv.cache.storage.table import Table
+from agentkv.cache.storage.table import EntryTable
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv_kernels.formats import format_of
 from tests.agentkv.cache.policies_under_test import CASES
 
-HOLDERS = {inspect.getfile(each) for each in (Table, Backend, codes, LayerStorage, QueryWindow)}
+HOLDERS = {
+    inspect.getfile(each) for each in (EntryTable, Backend, codes, LayerStorage, QueryWindow)
+}
 """Code that holds entries. What attends to them, scores them and shows them only computes."""
 OTHERS = {inspect.getfile(TokenIds)}
 """Token ids are not counted as the cache's."""

@@ -398,3 +398,17 @@ def test_what_was_fed_in_inference_mode_can_be_changed_outside_of_it(model_of, t
         cache.check()
         held.append(heads_of(cache))
     assert held[0] == held[1]
+
+
+def test_a_window_of_the_model_s_own_moves_on_over_a_dropped_span(model_of, tokens):
+    model, ids = model_of("gemma3"), tokens(1, 44)
+    cache = agentkv.Cache.for_model(model, policy="full")
+    cache.feed(model, ids[:, :24])
+    cache.drop(range(17, 20))
+    for seen in range(25, 44):
+        if seen in (26, 34):  # what is put back knows of the span
+            cache.restore(cache.snapshot())
+        cache.feed(model, ids[:, seen - 1 : seen])
+        shown = [place for place in range(seen - 11, seen) if place not in range(17, 20)]
+        assert cache.kept(0)[0][0].tolist() == shown
+        cache.check()

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agentkv.cache.storage.table import Meter, Table
+from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels.layout import Field
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ class TableAgainstLists(RuleBasedStateMachine):
     )
     def start(self, num_segments, spare, growth):
         self.meter = Meter()
-        self.table = Table(
+        self.table = EntryTable(
             FIELDS, num_segments, device=CPU, meter=self.meter, spare=spare, growth=growth
         )
         self.lists = [[] for _ in range(num_segments)]
@@ -93,7 +93,7 @@ class TableAgainstLists(RuleBasedStateMachine):
     def fill_another(self):
         packed = [self.table.packed(f) for f in range(3)]
         spare, growth = self.table.spare, self.table.growth
-        twin = Table(
+        twin = EntryTable(
             FIELDS, len(self.lists), device=CPU, meter=self.meter, spare=spare, growth=growth
         )
         twin.extend(7)  # it held something else before
@@ -144,7 +144,7 @@ TestTableAgainstLists = TableAgainstLists.TestCase
 
 @pytest.mark.parametrize("num_segments", [1, 3])
 def test_dropping_the_oldest_entry_at_each_step_moves_memory_once_per_block(num_segments):
-    table = Table([Field(2, (4,), torch.float32)], num_segments, device=CPU, meter=Meter())
+    table = EntryTable([Field(2, (4,), torch.float32)], num_segments, device=CPU, meter=Meter())
     table.extend(100)
     homes = set()
     for _ in range(640):
@@ -160,7 +160,7 @@ def test_dropping_the_oldest_entry_at_each_step_moves_memory_once_per_block(num_
 
 def test_an_empty_table_holds_nothing_and_can_grow_again():
     meter = Meter()
-    table = Table(FIELDS, 2, device=CPU, meter=meter)
+    table = EntryTable(FIELDS, 2, device=CPU, meter=meter)
     table.extend([300, 5])
     assert meter.live == meter.peak > 0
     table.keep([torch.arange(0)] * 2)
