@@ -20,7 +20,7 @@ class ByHand:
 
     def __init__(self, served: Served, policy: str, budget: int | None, dtype: str) -> None:
         self._model = served.local.model
-        self._ends = served.engine._template.end_ids
+        self._ends = served.engine.template.end_ids
         self.cache = agentkv.Cache.for_model(
             self._model, policy=policy, budget=budget, chunk=32, dtype=dtype
         )
@@ -82,7 +82,7 @@ def test_forty_turns_read_only_what_is_new_and_say_what_a_cache_fed_by_hand_says
             assert usage.completion_tokens == len(written)
             message = said.choices[0].message
             thought = getattr(message, "reasoning_content", None) or ""
-            expected = served.engine._template.decode_reply(written)
+            expected = served.engine.template.decode_reply(written)
             assert thought.strip("\n") + message.content.strip("\n") == expected.strip("\n")
             num_before = usage.prompt_tokens + len(written)
             replies.append(written)

@@ -149,7 +149,7 @@ def test_free_replies_are_made_of_their_tokens(client: openai.OpenAI) -> None:
 def test_a_control_token_has_no_bytes(chat_model: Callable[[str], LocalModel]) -> None:
     """It is no part of the text, unless it takes the reply apart."""
     with serving(chat_model(REWRITING), budget=512) as served, served.client() as client:
-        control = served.engine._template.control
+        control = served.engine.template.control
         lark = f'start: <[{control["<bos>"]}]> "a" <[{control["<bos>"]}]> "b"'
         content, tokens = answer_of(client, extra_body={"grammar": lark}, max_tokens=5)
         assert content == "ab"

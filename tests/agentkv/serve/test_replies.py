@@ -243,7 +243,7 @@ def test_a_client_that_leaves_frees_its_place_and_the_conversation_goes_on(
         # what was written stays in the stream: a host that sends back all of it goes on
         assert session.cache.ids is not None
         ids = [*session.cache.ids[0].tolist(), *session.end.unread]
-        said = served.engine._template.decode(ids).rpartition("<|im_start|>assistant\n")[2]
+        said = served.engine.template.decode(ids).rpartition("<|im_start|>assistant\n")[2]
         assert said.startswith(text)
         reply = {"role": "assistant", "content": said}
         answer: Any = client.chat.completions.create(

@@ -320,7 +320,7 @@ def test_a_raw_prompt_goes_on_with_a_stop_text_that_its_client_adds_again(served
         (session,) = [s for s in served.engine.sessions if s.label == session_of(again)]
         assert session.cache is not None and session.cache.ids is not None
         ids = [*session.cache.ids[0].tolist(), *session.end.unread]
-        assert served.engine._template.decode_reply(ids) == session.history
+        assert served.engine.template.decode_reply(ids) == session.history
 
 
 def test_caches_and_snapshots_stay_within_the_memory(local: LocalModel) -> None:
