@@ -90,7 +90,7 @@ class NamedPolicy:
         else:
             gate = self.base(**{key: values[key] for key in _parameters_of_gate(self.base)})
             base = Policy(name, gate, Uniform(), Age(), TopK(), Dense())
-        return self.change(base, **{key: values[key] for key in _own_parameters(self.change)})
+        return self.change(base, **{key: values[key] for key in self.change.__kwdefaults__ or ()})
 
     def _paragraphs(self) -> list[str]:
         text = inspect.getdoc(self.change) or ""
@@ -123,8 +123,8 @@ def named(
 
 def _own_parameters(change: Callable[..., Policy]) -> dict[str, Parameter]:
     hints = get_type_hints(change, include_extras=True)
-    _, *own = inspect.signature(change).parameters.values()
-    return {each.name: Parameter(each.default, _help(hints[each.name])) for each in own}
+    defaults = change.__kwdefaults__ or {}
+    return {key: Parameter(default, _help(hints[key])) for key, default in defaults.items()}
 
 
 def _parameters_of_gate(gate: AnyGate) -> dict[str, Parameter]:
