@@ -146,7 +146,7 @@ class Step(CacheStatistics):
 
     def masked(self, secrets: Secrets) -> Self:
         """Return the step with `***` in place of every secret."""
-        texts = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
+        texts: dict[str, Any] = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
         ends: dict[str, Any] = {
             name: ends_in_masked(getattr(self, text), texts[text], getattr(self, name))
             for name, text in ENDS.items()
