@@ -142,12 +142,11 @@ class Step:
 
     def masked(self, secrets: Secrets) -> Self:
         """Return the step with `***` in place of every secret."""
-        texts = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
-        ends: dict[str, Any] = {
-            name: ends_in_masked(getattr(self, text), texts[text], getattr(self, name))
-            for name, text in ENDS.items()
-        }
-        return replace(self, **texts, **ends)
+        masked: dict[str, Any] = {name: secrets.mask(getattr(self, name)) for name in _STEP_TEXTS}
+        for name, text in ENDS.items():
+            ends = ends_in_masked(getattr(self, text), masked[text], getattr(self, name))
+            masked[name] = ends
+        return replace(self, **masked)
 
     @property
     def element_id(self) -> int | None:
