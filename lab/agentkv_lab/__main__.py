@@ -40,7 +40,7 @@ def ocr(
     every: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Read one of so many pictures. [default: all; with --quick one of 10]"
+            min=1, help="Read every n-th picture. [default: every one; with --quick every 10th]"
         ),
     ] = None,
     site_pages: Annotated[

@@ -78,7 +78,7 @@ def draw_grid(seed: int, *, every: int = 1) -> list[GridPicture]:
     """Return the pictures in an order drawn from `seed`, as are words and some of the colors.
 
     Args:
-        every: keep one of so many pictures.
+        every: keep every n-th picture.
 
     Raises:
         BenchError: a font is not installed.

@@ -45,7 +45,7 @@ class OcrBench(BenchSettings):
     seed: int = 0
     """Seed of the grid's words."""
     every: int = 1
-    """One of so many pictures of the grid is read."""
+    """Every n-th picture of the grid is read."""
     pictures: int = 8
     """Pictures of a page of the grid."""
     world_seed: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def window_bytes(entries: int, settings: RunSettings, local: "LocalModel") -> int:
-    """Return the bytes of a window of so many entries, stored as the settings say."""
+    """Return the bytes of a window of `entries`, stored as the settings say."""
     dtype = getattr(torch, local.dtype_of(settings))
     geometry = replace(describe(local.model), dtype=dtype)
     return resting_bytes(policy("window").fitted(entries), geometry, batch=1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from agentkv.cache.layer import CacheLayer
+from agentkv_tasks.bench.contenders.prepare import ContenderBenchSettings
 from agentkv_tasks.bench.contenders.verify import WrongError
 from agentkv_tasks.bench.memory.episode import MemoryEpisode, measured
 from agentkv_tasks.bench.memory.measure import MemoryBench, run_bench
@@ -62,23 +63,15 @@ def call() -> Callable[..., Result]:
     return lambda *arguments: CliRunner().invoke(cli, ["bench", "memory", *arguments])
 
 
-def _episode(label: str, **changes: Any) -> MemoryEpisode:
+def _episode(label: str, *, against: tuple[str, ...] = (), **changes: Any) -> MemoryEpisode:
     settings = RunSettings.read(
         policies=("window",), budget=64, chunk=96, device="cpu", cache_dtype="model"
     )
-    values: dict[str, Any] = {
-        "settings": settings,
-        "shape": "tiny",
-        "num_layers": None,
-        "num_positions": 400,
-        "label": label,
-        "chosen": settings.policies[0] if label == "window" else None,
-        "against": (),
-        "seen": 200,
-        "num_decoded": 5,
-        "threads": None,
-    }
-    return MemoryEpisode(**{**values, **changes})
+    bench = ContenderBenchSettings(
+        settings=settings, shape="tiny", lengths=(200,), against=against, out=Path("rows.jsonl")
+    )
+    values: dict[str, Any] = {"num_positions": 400, "label": label, "seen": 200, "num_decoded": 5}
+    return MemoryEpisode(bench=bench, **{**values, **changes})
 
 
 @pytest.mark.exhaustive
@@ -161,7 +154,7 @@ class _Kills:
 @pytest.mark.slow
 def test_a_process_that_was_killed_is_named() -> None:
     with pytest.raises(EpisodeError, match="window, 200 tokens: the process was killed"):
-        in_a_process(measured, _episode("window", threads=_Kills()))
+        in_a_process(measured, _episode("window", num_decoded=_Kills()))
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ class _Draft:
             size += self.lines[-1].num_tokens
 
     def page(self, num_lines: int) -> Page:
-        """Return the page with so many other lines."""
+        """Return the page with this many other lines."""
         chosen = self.lines[:num_lines]
         for line, share in zip(self._others, self._shares, strict=True):
             chosen.insert(_place(chosen, share), line)
