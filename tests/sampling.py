@@ -1,7 +1,9 @@
 """Grids of cases of which CI runs a sample."""
 
 from collections.abc import Iterable
+from itertools import combinations
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -28,3 +30,32 @@ def sampled(cases: Iterable[Any], *, every: int, first: int = 0) -> list[Any]:
 
 
 _PARAMETERS = type(pytest.param())
+
+
+def mark_rest_of_grids(items: list[pytest.Item]) -> None:
+    """Mark the cases `exhaustive` that no sample of a test marked `sample` needs.
+
+    The sample of `sample("pairs")` holds every value of each parameter together with every value of
+    each other one; that of `sample("values")` holds every value once. Tests begin to choose at
+    different cases, so that tests with the same parameters have different samples.
+    """
+    grids: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sample"):
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, grid in grids.items():
+        mark = grid[0].get_closest_marker("sample")
+        assert mark is not None
+        size = {"values": 1, "pairs": 2}[mark.args[0]]
+        first = crc32(name.encode()) % len(grid)
+        cases = [
+            (item, set(combinations(sorted(item.callspec.indices.items()), size)))
+            for item in grid[first:] + grid[:first]
+        ]
+        missing = set().union(*(covered for _, covered in cases))
+        while cases:
+            case = max(cases, key=lambda case: len(case[1] & missing))
+            cases.remove(case)
+            if not case[1] & missing:
+                case[0].add_marker(pytest.mark.exhaustive)
+            missing -= case[1]

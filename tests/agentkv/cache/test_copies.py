@@ -81,6 +81,7 @@ def test_a_copy_continues_exactly_in_every_family(family, model, tokens):
 
 @pytest.mark.parametrize("goes", ["original", "copy"])
 @pytest.mark.parametrize("name", ["conf-kv-int8", "ada-snapkv"])
+@pytest.mark.sample("values")
 def test_a_copy_and_its_original_outlive_each_other(llama, tokens, name, goes):
     both, twin = [mid_episode(llama, tokens, name)], mid_episode(llama, tokens, name)
     both.append(copy.deepcopy(both[0]))

@@ -175,7 +175,7 @@ def test_entries_follow_their_sequence_wherever_beams_take_it(llama, cache_for, 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SCHEDULED)
+@pytest.mark.parametrize("name", sampled(SCHEDULED, every=3))
 def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_anew(
     llama, cache_for, tokens, name
 ):
@@ -247,7 +247,7 @@ def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, na
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4, first=1))
 def test_a_prompt_fed_whole_is_attended_to_whole(llama, model_of, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
     full = cache_for(llama, policy="full", prefill="whole").feed(llama, ids)
@@ -257,7 +257,7 @@ def test_a_prompt_fed_whole_is_attended_to_whole(llama, model_of, cache_for, tok
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=3, first=2))
 def test_a_prompt_fed_in_chunks_goes_through_the_policy_after_each(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):

@@ -283,6 +283,7 @@ def test_what_does_not_move_stays_bit_for_bit(model_of, tokens):
 @torch.no_grad()
 @pytest.mark.parametrize("family", ROTARY)
 @pytest.mark.parametrize("policy", ["streaming", "snapkv"])
+@pytest.mark.sample("values")
 def test_logits_are_those_of_a_full_cache_with_these_positions(
     family, policy, model_of, tokens, judge, kept_by_head
 ):
