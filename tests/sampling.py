@@ -49,7 +49,7 @@ def mark_rest_of_grids(items: list[pytest.Item]) -> None:
         size = {"values": 1, "pairs": 2}[mark.args[0]]
         first = crc32(name.encode()) % len(grid)
         cases = [
-            (item, set(combinations(sorted(item.callspec.indices.items()), size)))
+            (item, set(combinations(sorted(values_of(item)), size)))
             for item in grid[first:] + grid[:first]
         ]
         missing = set().union(*(covered for _, covered in cases))
@@ -59,3 +59,8 @@ def mark_rest_of_grids(items: list[pytest.Item]) -> None:
             if not case[1] & missing:
                 case[0].add_marker(pytest.mark.exhaustive)
             missing -= case[1]
+
+
+def values_of(item: pytest.Function) -> set[tuple[str, int]]:
+    """Return the name of each parameter of a case with the identity of its value."""
+    return {(name, id(value)) for name, value in item.callspec.params.items()}

@@ -210,6 +210,20 @@ def failing(items: list[pytest.Item], *, stop: bool) -> Iterator[tuple[pytest.It
             return
 
 
+def function_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def each_function_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Sort tests such that a case of each function comes before the others."""
+    seen: dict[str, int] = {}
+    ranks = []
+    for item in items:
+        seen[function_of(item)] = seen.get(function_of(item), -1) + 1
+        ranks.append(seen[function_of(item)])
+    return [items[i] for i in sorted(range(len(items)), key=lambda i: ranks[i])]
+
+
 class Run:
     """Runs the collected tests, once with marks and then with each fault, in forked processes."""
 
@@ -239,37 +253,45 @@ class Run:
             for mutants in by_file.values():
                 install(mutants, functions, marks)
             begun = time.process_time()
-            for item, failed in failing(session.items, stop=False):
+            for item, failed in failing(kept, stop=False):
                 seconds, begun = time.process_time() - begun, time.process_time()
                 report((item.nodeid, seconds, frozenset(hits), failed))
                 hits.clear()
 
-        covered: dict[int, list[tuple[float, str]]] = {}
-        by_id = {item.nodeid: item for item in session.items}
+        kept = [item for item in session.items if not self.is_left_out(item)]
+        left_out: dict[str, list[pytest.Item]] = {}
+        for item in session.items:
+            if self.is_left_out(item):
+                left_out.setdefault(function_of(item), []).append(item)
+        covering: dict[int, list[tuple[float, pytest.Item]]] = {}
+        by_id = {item.nodeid: item for item in kept}
         for name, seconds, hits, failed in _forked(cover, 36000):
             if failed:
                 print(f"fails without a fault: {name} ({failed})", file=sys.stderr)
-                by_id.pop(name)
                 continue
             for number in hits:
-                covered.setdefault(number, []).append((seconds, name))
-        print(f"{len(by_id)} tests, {len(covered)} mutants reached", file=sys.stderr, flush=True)
+                covering.setdefault(number, []).append((seconds, by_id[name]))
+        print(f"{len(kept)} tests, {len(covering)} mutants reached", file=sys.stderr, flush=True)
         with self.out.open("a", encoding="utf-8") as file:
             for number, mutant in enumerate(self.mutants):
-                names = [name for _, name in sorted(covered.get(number, [])) if name in by_id]
-                kept = [name for name in names if not self.is_left_out(by_id[name])]
-                gone = [name for name in names if self.is_left_out(by_id[name])]
-                row = {**mutant.__dict__, "reached_by": len(kept), "left_out": len(gone)}
-                row["killed_by"] = self._killer(mutant, [by_id[name] for name in kept], functions)
+                quickest = sorted(covering.get(number, []), key=lambda pair: pair[0])
+                tests = each_function_first([item for _, item in quickest])
+                others = [
+                    item
+                    for function in dict.fromkeys(map(function_of, tests))
+                    for item in left_out.get(function, [])
+                ]
+                row = {**mutant.__dict__, "reached_by": len(tests), "left_out": len(others)}
+                row["killed_by"] = self._killer(mutant, tests, functions)
                 if not row["killed_by"]:
-                    tests = [by_id[name] for name in gone]
-                    row["killed_by_left_out"] = self._killer(mutant, tests, functions)
+                    others = each_function_first(others)
+                    row["killed_by_left_out"] = self._killer(mutant, others, functions)
                 file.write(json.dumps(row) + "\n")
                 file.flush()
         return True
 
     def _killer(self, mutant: Mutant, items: list[pytest.Item], functions) -> str | None:
-        """Return the first test that fails with the fault, "time" when none ends in time."""
+        """Return the first test that fails with the fault; "time" if none does within the limit."""
         if not items:
             return None
 
@@ -340,12 +362,12 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=120, help="seconds of computing per mutant")
     parser.add_argument("--out", type=Path, required=True, help="file of rows; it is continued")
     parser.add_argument("--without", type=Path, help="file of tests to do without, one per line")
-    parser.add_argument("tests", nargs="+", help="arguments of pytest")
+    parser.add_argument("tests", nargs="+", help="files and folders of tests")
     asked = parser.parse_args()
     mutants = draw(asked.folders, asked.count, asked.seed)
     without = asked.without.read_text().split() if asked.without else []
     run = Run(mutants, asked.out, asked.limit, without)
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     sys.exit(pytest.main([*options, *asked.tests], plugins=[run]))
 
 

@@ -38,8 +38,11 @@ class NoDisplay:
 
 
 def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = None) -> list[Row]:
-    """Run every task of `suite` once with two workers, or the tasks with the ids `only`."""
-    settings = read_settings(model=model, policies=("full",), out=out, screenshots=False, workers=2)
+    """Run every task of `suite` once, or the tasks with the ids `only`."""
+    workers = 2 if only is None or len(only) > 4 else 1  # a worker and its browser take seconds
+    settings = read_settings(
+        model=model, policies=("full",), out=out, screenshots=False, workers=workers
+    )
     plan = make_plan(settings, suite, sites={}, scoring="compat", step_timeout_s=300, threads=1)
     jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]
     with Results(out / "results.jsonl") as results:

@@ -30,6 +30,7 @@ from tests.tasks.runs import (
     complete_rows,
     finish,
     model_of,
+    run,
     start,
     wait_for_rows,
     wait_for_steps,
@@ -66,7 +67,7 @@ def test_two_workers_share_a_model_and_get_the_results_of_one(tmp_path: Path) ->
     models = [pid for pid in workers_of(process.pid) if maps_torch(pid)]
     assert models == [model_of(process.pid)]
     finish(process)
-    finish(start(alone, *NANO, "--workers", "1"))
+    run(alone, *NANO, "--workers", "1")
     found = {row.key: untimed(row) for row in complete_rows(together)}
     assert found == {row.key: untimed(row) for row in complete_rows(alone)}
     assert len(found) == 4 and all(row.kv_peak_bytes for row in found.values())
@@ -76,7 +77,7 @@ def test_two_workers_share_a_model_and_get_the_results_of_one(tmp_path: Path) ->
 @pytest.mark.slow
 def test_two_deterministic_runs_write_equal_rows_except_for_times(tmp_path: Path) -> None:
     def rows(out: Path) -> dict[str, dict[str, object]]:
-        output = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
+        output = run(out, *NANO, "--deterministic", "--workers", "2")
         lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         assert len(lines) == 4, output
         for line in lines:

@@ -78,6 +78,7 @@ def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
         assert (reference.logits(ids[:, -1:], heads) - found).abs().max() > FAR
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("family", OTHERS)
 def test_so_they_are_in_every_family(

@@ -75,7 +75,7 @@ def test_a_cache_that_never_looks_is_as_without_a_cold_tier_and_forgets_nothing(
     assert cold.num_looks == 0 < cold.cold_nbytes and plain.cold_nbytes == 0
 
 
-@pytest.mark.parametrize("name", sampled(LOOKING, every=2))
+@pytest.mark.parametrize("name", sampled(LOOKING, every=6))
 @pytest.mark.parametrize("promotes", [True, False])
 def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens, name, promotes):
     model = model_of("llama")
@@ -485,6 +485,7 @@ def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
 
 
 @torch.no_grad()
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("digests", [False, True])
 @pytest.mark.parametrize("name", ["window", "conf-kv-int8", "snapkv", "arkv", "edie-tada"])
 def test_copies_files_and_snapshots_go_on_as_the_cache_does(

@@ -130,6 +130,7 @@ def test_a_page_has_the_logits_of_transformers_forward(name, dtype, padded, toke
     close(own[shown], expected[shown], dtype)
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("stored", [None, "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", sampled(CASES, every=5))
 def test_so_they_are_under_every_policy_in_every_dtype_of_entries(name, stored, tokens):

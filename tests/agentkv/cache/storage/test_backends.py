@@ -104,6 +104,7 @@ def test_a_format_that_compiled_code_does_not_read_is_served_by_plain_torch(impl
     torch.testing.assert_close(found[1], values[0], atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.sample("pairs")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("segments", "heads"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("form", [None, *FORMATS])
