@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from click.testing import Result
 from typer.testing import CliRunner
 
 from agentkv.cli import cli
@@ -23,10 +24,21 @@ def arguments(out: Path, *more: str) -> list[str]:
 
 def run(out: Path, *more: str) -> str:
     """Run episodes in a worker, with the runner in this process, and return the output."""
+    return _invoke(out, *more).output
+
+
+def refused(out: Path, *more: str) -> str:
+    """Return what a run says whose options are wrong."""
+    result = _invoke(out, *more)
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+def _invoke(out: Path, *more: str) -> Result:
     result = CliRunner().invoke(cli, arguments(out, "--workers", "1", *more))
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception
-    return result.output
+    return result
 
 
 def start(out: Path, *more: str) -> "subprocess.Popen[str]":

@@ -19,6 +19,7 @@ from tests.tasks.runs import (
     browsers_of,
     complete_rows,
     finish,
+    refused,
     run,
     start,
     wait_for_rows,
@@ -162,9 +163,8 @@ def test_a_profiled_run_splits_the_time_of_each_episode(tmp_path: Path) -> None:
 
 
 def test_invalid_options_start_nothing(tmp_path: Path) -> None:
-    process = start(tmp_path, "--model", "stop", "--policies", "full,gatd")
-    assert "unknown policy 'gatd'" in finish(process)
-    assert process.returncode == 2
+    output = refused(tmp_path, "--model", "stop", "--policies", "full,gatd")
+    assert "unknown policy 'gatd'" in output
     assert not (tmp_path / "results.jsonl").exists()
 
 
@@ -242,9 +242,7 @@ def test_a_run_of_another_version_is_refused_before_the_first_episode(
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps({**json.loads(row().to_json()), **change}) + "\n")
     before = path.read_bytes()
-    process = start(tmp_path, "--model", "stop")
-    output = finish(process)
-    assert process.returncode == 2 and "Traceback" not in output
+    output = refused(tmp_path, "--model", "stop")
     assert f"{path}: line 1: " in output
     assert "another version of agentkv wrote it" in output and "--fresh" in output
     assert path.read_bytes() == before and not any((tmp_path / "traces").iterdir())
