@@ -39,6 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
@@ -58,6 +59,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):

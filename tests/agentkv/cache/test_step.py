@@ -91,7 +91,7 @@ def steps(model, cache, ids, start, count):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("dtype", FAR, ids=str)
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.sample("pairs")
+@pytest.mark.sample("values")
 def test_logits_are_those_of_transformers_forward(name, dtype, batch, tokens):
     model = MODELS[name]().to(dtype)
     agentkv.attach(model)
