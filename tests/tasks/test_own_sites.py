@@ -247,10 +247,7 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
 def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path: Path) -> None:
     call("tasks", "new", tmp_path)
     path = tmp_path / "notes.toml"
-    checked = call("tasks", "check", path)
-    assert verdicts(checked)["task 1 reset"] == "ok: the start page is as before the solution"
-    text = path.read_text()
-    path.write_text(text.replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
+    path.write_text(path.read_text().replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
     checked = call("tasks", "check", path)
     found = verdicts(checked)
     assert found["reset notes"] == "ok: done" and checked.exit_code == 1
@@ -335,7 +332,8 @@ def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
 def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:
     unreset = FILE.replace('reset = { get = "/reset" }', "")
     path, out = write(tmp_path, task(), text=unreset), tmp_path / "out"
-    run = ("run", "--tasks", path, "--model", "solution", "--profile", "--out", out)
+    options = ("--model", "solution", "--workers", "1", "--profile")
+    run = ("run", "--tasks", path, *options, "--out", out)
     both = call(*run, "--policies", "full,int4", "--allow-unreset")
     warning = "warning: nothing reset diary between the episodes"
     for output, num_tables in (
