@@ -2,7 +2,9 @@
 
 import gc
 import os
+from collections.abc import Generator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,6 @@ from tests.sampling import mark_rest_of_grids
 # Models here are tiny: a second thread costs more than it brings, and on a shared machine far more
 # (a cache test took 2.5 s with two threads beside other work, 0.1 s with one).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# What is imported and collected stays: Python need not look for garbage in it over and over.
-gc.disable()
 
 if find_spec("hypothesis"):  # not in every environment
     from hypothesis import settings
@@ -30,11 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_rest_of_grids(items)
 
 
-def pytest_collection_finish() -> None:
-    """Let the search for garbage begin, with what comes from now on."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Let Python look for garbage only in what tests make: what is imported and collected stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

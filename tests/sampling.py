@@ -1,6 +1,6 @@
 """Grids of cases of which CI runs a sample."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 from zlib import crc32
@@ -46,21 +46,31 @@ def mark_rest_of_grids(items: list[pytest.Item]) -> None:
     for name, grid in grids.items():
         mark = grid[0].get_closest_marker("sample")
         assert mark is not None
-        size = {"values": 1, "pairs": 2}[mark.args[0]]
         first = crc32(name.encode()) % len(grid)
-        cases = [
-            (item, set(combinations(sorted(values_of(item)), size)))
-            for item in grid[first:] + grid[:first]
-        ]
-        missing = set().union(*(covered for _, covered in cases))
-        while cases:
-            case = max(cases, key=lambda case: len(case[1] & missing))
-            cases.remove(case)
-            if not case[1] & missing:
-                case[0].add_marker(pytest.mark.exhaustive)
-            missing -= case[1]
+        rotated = grid[first:] + grid[:first]
+        needed = covering(
+            [item.callspec.params for item in rotated], {"values": 1, "pairs": 2}[mark.args[0]]
+        )
+        for number, item in enumerate(rotated):
+            if number not in needed:
+                item.add_marker(pytest.mark.exhaustive)
 
 
-def values_of(item: pytest.Function) -> set[tuple[str, int]]:
-    """Return the name of each parameter of a case with the identity of its value."""
-    return {(name, id(value)) for name, value in item.callspec.params.items()}
+def covering(cases: Sequence[Mapping[str, Any]], size: int) -> set[int]:
+    """Return the places of cases that hold every combination of `size` values among all cases.
+
+    Args:
+        cases: the value of each parameter by its name; objects count as equal if they are the same.
+        size: 1 for every value, 2 for every pair of values of two parameters.
+    """
+    combined = [
+        set(combinations(sorted((name, id(value)) for name, value in case.items()), size))
+        for case in cases
+    ]
+    missing = set().union(*combined)
+    chosen = set()
+    while missing:
+        best = max(range(len(cases)), key=lambda place: len(combined[place] & missing))
+        chosen.add(best)
+        missing -= combined[best]
+    return chosen
