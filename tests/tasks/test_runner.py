@@ -14,6 +14,7 @@ import pytest
 from agentkv.trace import read_trace
 from agentkv_env.browser import find_executable
 from agentkv_tasks.results import Row
+from tests.sampling import sampled
 from tests.tasks.runs import (
     SMALL,
     browsers_of,
@@ -61,7 +62,7 @@ def test_a_killed_run_leaves_no_processes_and_can_be_continued(
     assert (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("retries", sampled([1, 0], every=2))
 def test_the_episode_of_a_killed_worker_is_played_again(tmp_path: Path, retries: int) -> None:
     options = ("--model", "random", "--max-steps", "12", "--workers", "1", "--limit", "2")
     process = start(tmp_path, *options, "--retries", str(retries))
