@@ -35,13 +35,16 @@ _PARAMETERS = type(pytest.param())
 def mark_rest_of_grids(items: list[pytest.Item]) -> None:
     """Mark the cases `exhaustive` that no sample of a test marked `sample` needs.
 
+    Cases that are marked slow or exhaustive already count for no sample.
+
     The sample of `sample("pairs")` holds every value of each parameter together with every value of
     each other one; that of `sample("values")` holds every value once. Tests begin to choose at
     different cases, so that tests with the same parameters have different samples.
     """
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sample"):
+        is_apart = any(mark.name in ("slow", "exhaustive") for mark in item.iter_markers())
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sample") and not is_apart:
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, grid in grids.items():
         mark = grid[0].get_closest_marker("sample")
