@@ -1,5 +1,6 @@
 """Grids of cases of which CI runs a sample."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -66,14 +67,18 @@ def covering(cases: Sequence[Mapping[str, Any]], size: int) -> set[int]:
         cases: the value of each parameter by its name; objects count as equal if they are the same.
         size: 1 for every value, 2 for every pair of values of two parameters.
     """
-    combined = [
-        set(combinations(sorted((name, id(value)) for name, value in case.items()), size))
-        for case in cases
-    ]
-    missing = set().union(*combined)
-    chosen = set()
+    values = [{(name, id(value)) for name, value in case.items()} for case in cases]
+    combined = [set(combinations(sorted(of_case), size)) for of_case in values]
+    missing, chosen = set().union(*combined), set()
+    uses: Counter[tuple[str, int]] = Counter()
+
+    def merit(place: int) -> tuple[int, int]:
+        """How much is missing that the case has; of equal ones, rare values count more."""
+        return len(combined[place] & missing), -sum(uses[value] for value in values[place])
+
     while missing:
-        best = max(range(len(cases)), key=lambda place: len(combined[place] & missing))
+        best = max(range(len(cases)), key=merit)
         chosen.add(best)
         missing -= combined[best]
+        uses.update(values[best])
     return chosen
