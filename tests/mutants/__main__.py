@@ -283,7 +283,7 @@ class Run:
                 ]
                 row = {**mutant.__dict__, "reached_by": len(tests), "left_out": len(others)}
                 row["killed_by"] = self._killer(mutant, tests, functions)
-                if not row["killed_by"]:
+                if row["killed_by"] in (None, "time"):
                     others = each_function_first(others)
                     row["killed_by_left_out"] = self._killer(mutant, others, functions)
                 file.write(json.dumps(row) + "\n")
