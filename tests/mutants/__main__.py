@@ -189,6 +189,7 @@ def install(mutants: list[Mutant], functions: dict[tuple[str, str], list], marks
 
 
 def live_functions() -> dict[tuple[str, str], list[types.FunctionType]]:
+    gc.unfreeze()  # what tests/conftest.py has frozen is not listed
     found: dict[tuple[str, str], list[types.FunctionType]] = {}
     for each in gc.get_objects():
         if type(each) is types.FunctionType:
