@@ -20,7 +20,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
+.PHONY: setup system run lint test test-kernels test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -92,17 +92,24 @@ lint: setup .venv/tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests to wait for, about twenty minutes on two cores; `make test-slow`, another fifteen, has the others.
-test: lint
-	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not exhaustive"
+# The tests to wait for. While mypy has one core, the tests that compile the kernels have the other; two workers at once would
+# compile each kernel twice.
+FAST = -m "not slow and not exhaustive"
+COMPILING = tests/kernels tests/agentkv/cache/storage tests/agentkv/cache/test_step.py
+test: setup .venv/tests
+	@$(MAKE) --no-print-directory -j 2 lint test-kernels
+	$(BIN)/pytest -q -n auto --dist worksteal $(FAST) $(addprefix --ignore=,$(COMPILING))
+
+test-kernels: setup .venv/tests
+	$(BIN)/pytest -q $(FAST) $(COMPILING)
 
 # Long repetitions of what a faster test shows: tasks in a browser, compiled kernels, long runs.
 test-slow: setup .venv/tests
 	$(BIN)/pytest -q -n auto --dist worksteal -m "slow and not exhaustive"
 
-# The rest of the grids of which the two above have a sample, before a release; more than an hour.
+# The rest of the grids of which the two above have a sample, and more random examples, before a release; more than an hour.
 test-exhaustive: setup .venv/tests
-	$(BIN)/pytest -q -n auto --dist worksteal -m exhaustive
+	$(BIN)/pytest -q -n auto --dist worksteal -m "exhaustive or hypothesis" --hypothesis-profile=exhaustive
 
 # All hostile input, of which `make test` has a sample; the better part of an hour. SOAK_ARGS may name parts.
 soak: setup .venv/tests

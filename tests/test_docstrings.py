@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,16 @@ PACKAGES = {
     "agentkv_kernels": ROOT / "kernels/agentkv_kernels",
     "agentkv_tasks": ROOT / "tasks/agentkv_tasks",
 }
-TREES = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for folder in PACKAGES.values()
-    for path in sorted(folder.rglob("*.py"))
-}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for folder in PACKAGES.values()
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definition]]:
@@ -31,17 +36,19 @@ def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definition]]:
             yield from public(child, f"{prefix}{child.name}.")
 
 
-# A method may leave its docstring to the protocol or base class that declares it.
-DECLARED = {
-    name.rpartition(".")[2]
-    for tree in TREES.values()
-    for name, definition in public(tree)
-    if "." in name and ast.get_docstring(definition)
-}
+@cache
+def declared() -> set[str]:
+    """Methods that may leave their docstring to the protocol or base class that declares them."""
+    return {
+        name.rpartition(".")[2]
+        for tree in trees().values()
+        for name, definition in public(tree)
+        if "." in name and ast.get_docstring(definition)
+    }
 
 
 def is_declared(name: str) -> bool:
-    return "." in name and name.rpartition(".")[2] in DECLARED
+    return "." in name and name.rpartition(".")[2] in declared()
 
 
 def is_view(path: Path) -> bool:
@@ -53,7 +60,7 @@ def is_view(path: Path) -> bool:
 def test_every_public_name_has_a_docstring(package: str) -> None:
     missing = [
         f"{path.relative_to(ROOT)}:{definition.lineno} {name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if path.is_relative_to(PACKAGES[package]) and not is_view(path)
         for name, definition in public(tree)
         if not ast.get_docstring(definition) and not is_declared(name)
@@ -65,7 +72,7 @@ def test_every_public_name_has_a_docstring(package: str) -> None:
 def test_every_module_has_a_docstring(package: str) -> None:
     missing = [
         str(path.relative_to(ROOT))
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if path.is_relative_to(PACKAGES[package])
         and path.name != "__init__.py"
         and not ast.get_docstring(tree)

@@ -13,6 +13,7 @@ from agentkv_env.actions import Action, parse
 from agentkv_env.browser import Browser
 from agentkv_env.page import Node, Page
 from agentkv_env.session import Session
+from tests.callers_page import callers_chromium as callers_chromium
 from tests.callers_page import callers_page as callers_page
 
 Answer = str | bytes | tuple[str] | threading.Event

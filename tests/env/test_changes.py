@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_env.changes import Known, serialize_changes
@@ -119,7 +119,6 @@ nodes = st.lists(
 ).map(tuple)
 
 
-@settings(deadline=None)
 @given(st.lists(nodes, min_size=2, max_size=4), st.sampled_from(["after", "before"]))
 def test_the_old_lines_and_the_changes_make_the_new_page(
     looks: list[tuple[Node, ...]], layout: str

@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_env import serialize as serializing
@@ -153,7 +153,6 @@ def test_no_look_alike_of_brackets_encloses_a_number() -> None:
             assert shown == "⟦7⟧"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec=None) | st.characters(categories=["Cs", "Cc", "Cf"])))
 def test_clean_text_is_one_line_without_control(words: str) -> None:
     made = clean(words)

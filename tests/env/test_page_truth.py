@@ -15,6 +15,7 @@ from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
 from tests.env import page_corpus
 from tests.env.page_truth import differences, truth_of
+from tests.sampling import sampled
 
 if TYPE_CHECKING:
     from conftest import Pages
@@ -51,7 +52,7 @@ def untrue(session: Session, address: str) -> list[str]:
     raise AssertionError(f"{address} does not come to rest")
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("name", sampled(GENERATED, every=3))
 def test_generated_pages_are_read_as_drawn(name: str, generated: Session, pages: "Pages") -> None:
     pages.set({"/": GENERATED[name]})
     assert not untrue(generated, pages.origin() + "/")

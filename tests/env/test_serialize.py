@@ -4,7 +4,7 @@ import re
 import unicodedata
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_env.page import Box, Cell, Node, Page
@@ -201,7 +201,6 @@ nodes = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(nodes, names, st.integers(0, 2000), st.sampled_from(["after", "before"]))
 def test_the_budget_is_kept_but_for_the_marker(
     drawn: list[Node], title: str, budget: int, layout: str
@@ -222,7 +221,6 @@ def test_the_budget_is_kept_but_for_the_marker(
         assert page.element(int(number)) is not None
 
 
-@settings(deadline=None)
 @given(names)
 def test_neutral_text_is_one_harmless_line_and_stays_as_it_is(name: str) -> None:
     once = neutralize(name)

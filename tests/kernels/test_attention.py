@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_kernels import attention
@@ -146,7 +146,6 @@ def test_entries_of_every_format_are_attended(name, num_q):
             torch.testing.assert_close(found.double(), weights, atol=1e-6, rtol=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     name=st.sampled_from(list(FORMATS)),
     sizes=st.tuples(*(st.integers(1, n) for n in (2, 2, 2, 3))),

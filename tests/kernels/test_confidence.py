@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_kernels.confidence import confidence, confidence_in_numba, confidence_in_torch
@@ -44,7 +44,6 @@ def drawn(size, rows, kind, scale, seed):
     return logits
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     size=sizes,
     rows=st.integers(1, 2),

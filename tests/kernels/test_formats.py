@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_kernels.formats import FORMATS, INT4, NF4, format_of, merge, powers
@@ -51,7 +51,6 @@ def test_powers_are_exact_for_every_exponent():
         assert found.tolist() == [math.ldexp(1.0, int(e)) for e in exponents] * copies
 
 
-@settings(deadline=None, max_examples=60)
 @given(rows(is_even=False))
 def test_an_int8_number_is_off_by_half_a_scale_at_most_and_the_scale_is_the_smallest(x):
     codes, exponents = INT8.encode(x)
@@ -66,7 +65,6 @@ def test_an_int8_number_is_off_by_half_a_scale_at_most_and_the_scale_is_the_smal
         assert ((127 * half < top) | (exponents[:, block] == -126)).all()
 
 
-@settings(deadline=None, max_examples=60)
 @given(rows(is_even=False))
 def test_an_fp8_number_is_off_by_a_sixteenth_at_most(x):
     codes, exponents = FP8.encode(x)
@@ -94,7 +92,6 @@ def test_an_fp8_code_is_read_as_the_standard_says():
 
 
 @four_bits
-@settings(deadline=None, max_examples=40)
 @given(x=rows(max_rows=20))
 def test_a_4_bit_number_goes_to_the_nearest_level_of_its_group(format, x):
     _, scales = format.encode(x)
@@ -124,7 +121,6 @@ def test_the_4_bit_levels_are_those_of_their_definitions():
 
 
 @every_format
-@settings(deadline=None, max_examples=60)
 @given(x=rows())
 def test_encoding_what_was_decoded_changes_nothing(format, x):
     codes, scales = format.encode(x)
@@ -136,7 +132,6 @@ def test_encoding_what_was_decoded_changes_nothing(format, x):
 
 
 @by_row
-@settings(deadline=None, max_examples=30)
 @given(x=rows(min_rows=1, max_rows=40), data=st.data())
 def test_gathering_entries_and_encoding_go_in_either_order(format, x, data):
     kept = data.draw(st.lists(st.integers(0, x.shape[1] - 1), unique=True))
@@ -149,7 +144,6 @@ def test_gathering_entries_and_encoding_go_in_either_order(format, x, data):
     assert torch.equal(decoded, format.decode(codes, scales, None)[:, index])
 
 
-@settings(deadline=None, max_examples=40)
 @given(rows(min_rows=1), st.data())
 def test_int8_entries_take_their_block_id_along_when_gathered(x, data):
     codes, exponents = INT8.encode(x)
@@ -160,7 +154,6 @@ def test_int8_entries_take_their_block_id_along_when_gathered(x, data):
     assert torch.equal(gathered, INT8.decode(codes, exponents, ids)[:, index])
 
 
-@settings(deadline=None, max_examples=60)
 @given(rows(min_rows=1, max_rows=400), st.floats(0.05, 1.0), st.integers(0, 1000))
 def test_merging_keeps_the_integers_of_entries_whose_scale_stays_and_shifts_others_once(
     x, share, seed

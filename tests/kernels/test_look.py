@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_kernels import look
@@ -20,7 +20,6 @@ def segments(draw):
     return positions, scores, hidden
 
 
-@settings(deadline=None)  # the first call compiles
 @given(segments(), st.integers(-3, 60), st.integers(1, 9), st.integers(1, 16))
 def test_the_entries_of_the_best_blocks_are_found(segment, oldest, blocks, block):
     positions, scores, hidden = segment

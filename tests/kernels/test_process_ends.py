@@ -15,6 +15,8 @@ WATCHED = """
 import atexit, os, signal, sys, threading, time
 from numba.core import event
 
+# whoever started the tests in the background may have had it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 compiling, compilers, begun = [], set(), threading.Event()
 
 class Watch(event.Listener):

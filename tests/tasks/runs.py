@@ -1,4 +1,4 @@
-"""Runs as separate processes, observed from outside."""
+"""Runs in this process, and as separate processes that are observed from outside."""
 
 import os
 import subprocess
@@ -6,24 +6,46 @@ import sys
 import time
 from pathlib import Path
 
+from agentkv.cli import cli
+from click.testing import Result
+from typer.testing import CliRunner
+
 from agentkv_tasks.results import Row, read_rows
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = Path(__file__).parent / "data" / "small.json"
 
 
-def command(out: Path, *more: str) -> list[str]:
+def arguments(out: Path, *more: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "agentkv", "run", "--tasks", str(SMALL), "--out", str(out)),
-        *("--no-screenshots", "--no-ocr", *more),
+        *("run", "--tasks", str(SMALL), "--out", str(out), "--no-screenshots", "--no-ocr", *more)
     ]
+
+
+def run(out: Path, *more: str) -> str:
+    """Run episodes in a worker, with the runner in this process, and return the output."""
+    return _invoke(out, *more).output
+
+
+def refused(out: Path, *more: str) -> str:
+    """Return what a run says whose options are wrong."""
+    result = _invoke(out, *more)
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+def _invoke(out: Path, *more: str) -> Result:
+    result = CliRunner().invoke(cli, arguments(out, "--workers", "1", *more))
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception
+    return result
 
 
 def start(out: Path, *more: str) -> "subprocess.Popen[str]":
     path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command(out, *more),
+        [sys.executable, "-m", "agentkv", *arguments(out, *more)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

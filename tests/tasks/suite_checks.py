@@ -38,9 +38,10 @@ class NoDisplay:
 
 
 def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = None) -> list[Row]:
-    """Run every task of `suite` once with two workers, or the tasks with the ids `only`."""
+    """Run every task of `suite` once, or the tasks with the ids `only`."""
+    workers = 2 if only is None or len(only) > 4 else 1  # a worker and its browser take seconds
     settings = RunSettings.read(
-        model=model, policies=("full",), out=out, screenshots=False, workers=2
+        model=model, policies=("full",), out=out, screenshots=False, workers=workers
     )
     plan = make_plan(settings, suite, sites={}, threads=1)
     jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]

@@ -1,22 +1,22 @@
 """Sites and judges that run elsewhere are asked for an answer before the first episode."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from agentkv.settings import SettingsError
 from agentkv_env.sites.server import Server
 from agentkv_env.sites.world import World
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
 
 SMALL = Path(__file__).parent / "data" / "small.json"
 
 
-def run(*options: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "agentkv", "run", "--model", "stop", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def run(*options: str) -> Result:
+    return CliRunner().invoke(cli, ["run", "--model", "stop", "--workers", "1", *options])
 
 
 def test_every_silent_site_is_named_before_the_first_episode(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_every_silent_site_is_named_before_the_first_episode(tmp_path: Path) -> 
         '[sites.shopping]\naddress = "http://127.0.0.1:29"\n'
     )
     done = run("--tasks", str(sites), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2, done.stderr
+    assert done.exit_code == 2, done.stderr
     said = " ".join(done.stderr.split())
     assert "no web server answers for homepage at http://127.0.0.1:9 (" in said
     assert "wikipedia at http://127.0.0.1:19 (" in said
@@ -54,7 +54,7 @@ def test_a_judge_without_address_or_name_is_refused(
 def test_a_silent_judge_is_named_before_the_first_episode(tmp_path: Path) -> None:
     judge = ("--judge", "http://127.0.0.1:9/v1", "--judge-model", "m")
     done = run("--tasks", str(SMALL), "--out", str(tmp_path / "out"), *judge)
-    assert done.returncode == 2, done.stderr
+    assert done.exit_code == 2, done.stderr
     said = " ".join(done.stderr.split())
     assert "--judge: http://127.0.0.1:9/v1/chat/completions does not answer" in said
 
@@ -65,4 +65,4 @@ def test_sites_that_answer_are_played(tmp_path: Path) -> None:
         address = server.addresses[server.placeholders["__HOMEPAGE__"]]
         given = ("--site", f"HOMEPAGE={address}")
         done = run("--tasks", str(SMALL), "--out", str(tmp_path / "out"), *given)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr

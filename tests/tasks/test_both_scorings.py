@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.runs import complete_rows, finish, start
+from tests.tasks.runs import complete_rows, run
 
 pytestmark = pytest.mark.browser
 
@@ -36,7 +36,7 @@ def test_rows_hold_both_scores_and_the_run_names_the_tasks_that_differ(tmp_path:
             ]
         )
     )
-    output = finish(start(tmp_path / "out", "--tasks", str(tasks), "--model", "solution"))
+    output = run(tmp_path / "out", "--tasks", str(tasks), "--model", "solution")
     rows = sorted(complete_rows(tmp_path / "out"), key=lambda row: row.task_id)
     assert [(row.status, row.score, row.other_score) for row in rows] == [
         ("stopped", 1.0, 1.0),

@@ -16,7 +16,7 @@ from agentkv.trace import Step, read_trace
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.checkpoints import FOLDER
 from tests.sampling import sampled
-from tests.tasks.runs import complete_rows, finish, start, wait_until_gone, workers_of
+from tests.tasks.runs import complete_rows, finish, run, start, wait_until_gone, workers_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -49,7 +49,7 @@ def kill_within_an_episode(out: Path, *options: str) -> None:
 
 def go_on(out: Path, *options: str) -> tuple[Row, list[Step]]:
     """Start the run again, and return its only row and the steps of its trace."""
-    output = finish(start(out, *LONG, "--checkpoint", "0", *options))
+    output = run(out, *LONG, "--checkpoint", "0", *options)
     rows = complete_rows(out)
     assert len(rows) == 1, output
     assert ("resumed from a checkpoint" in output) == bool(rows[0].resumed_steps)

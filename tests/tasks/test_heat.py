@@ -6,7 +6,7 @@ from importlib import resources
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv_tasks.report.heat import MOST_OPACITY, heat_map, percent
@@ -28,7 +28,6 @@ def _map(values: list[list[float]]) -> ElementTree.Element:
     return _drawn(svg)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(SHARES, min_size=16, max_size=16))
 def test_every_value_has_a_cell_inside_the_drawing_with_its_percentage(
     num_rows: int, num_columns: int, shares: list[float]
@@ -73,7 +72,6 @@ def test_a_cell_is_stronger_the_larger_its_value_and_blank_without_one() -> None
     assert opacities[0] == opacities[4] == 0
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(SVG_TEXT, SVG_TEXT)
 def test_all_texts_are_escaped(title: str, label: str) -> None:
     svg = _drawn(

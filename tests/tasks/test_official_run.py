@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.local_site import Handler, served
-from tests.tasks.runs import complete_rows, finish, start
+from tests.tasks.runs import complete_rows, run
 from tests.tasks.test_visualwebarena import SAMPLE
 
 pytestmark = pytest.mark.browser
@@ -103,7 +103,7 @@ def test_official_tasks_begin_reset_and_logged_in_and_leave_no_secret(
 ) -> None:
     tasks = chosen(tmp_path / "official")
     out = tmp_path / "out"
-    output = finish(start(out, "--tasks", f"visualwebarena:{tasks}", "--model", "stop"))
+    output = run(out, "--tasks", f"visualwebarena:{tasks}", "--model", "stop")
     rows = {row.task_id: row for row in complete_rows(out)}
     assert sorted(rows) == [0, 234 + 125, 444 + 40], output
     assert {row.status for row in rows.values()} == {"stopped"}
@@ -126,6 +126,6 @@ def test_several_policies_on_sites_that_nothing_resets_are_refused(
 ) -> None:
     tasks = chosen(tmp_path / "official")
     options = ("--model", "stop", "--policies", "full,int8")
-    output = finish(start(tmp_path / "out", "--tasks", f"visualwebarena:{tasks}", *options))
+    output = run(tmp_path / "out", "--tasks", f"visualwebarena:{tasks}", *options)
     assert "nothing resets reddit, shopping" in " ".join(output.split())
     assert not any(posts.values()) and not os.path.exists(tmp_path / "out" / "results.jsonl")

@@ -28,7 +28,7 @@ from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.task import Task
 from tests.local_site import Handler, served
-from tests.tasks.runs import REPOSITORY, complete_rows, finish, start
+from tests.tasks.runs import REPOSITORY, complete_rows, run
 from tests.tasks.test_secrets import spellings
 
 pytestmark = pytest.mark.browser
@@ -135,7 +135,7 @@ def test_workers_play_sites_of_their_own_and_write_no_password(tmp_path: Path) -
         task(3, solution=["goto [__DIARY__/broken]", f"goto [__DIARY__/enter?password={SECRET}]"]),
     )
     out = tmp_path / "out"
-    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
+    output = run(out, "--tasks", str(path), "--model", "solution", "--workers", "2")
     rows = {row.task_id: row for row in complete_rows(out)}
     assert rows[0].success and rows[2].success, output
     assert rows[1].answer == "bo" and not rows[1].success
@@ -160,7 +160,7 @@ def test_an_agent_logs_in_by_the_name_of_an_account_and_no_file_holds_its_passwo
     checked = call("tasks", "check", path)
     assert checked.exit_code == 0, checked.output
     out = tmp_path / "out"
-    output = finish(start(out, "--tasks", str(path), "--model", "solution"))
+    output = run(out, "--tasks", str(path), "--model", "solution")
     assert all(row.success for row in complete_rows(out)), output
     trace = next(out.glob("traces/001*.jsonl")).read_text()
     assert "type [2] [<secret:anna>] [1]" in trace
@@ -247,10 +247,7 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
 def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path: Path) -> None:
     call("tasks", "new", tmp_path)
     path = tmp_path / "notes.toml"
-    checked = call("tasks", "check", path)
-    assert verdicts(checked)["task 1 reset"] == "ok: the start page is as before the solution"
-    text = path.read_text()
-    path.write_text(text.replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
+    path.write_text(path.read_text().replace('{ post = "/reset" }', '["{python}", "-c", "pass"]'))
     checked = call("tasks", "check", path)
     found = verdicts(checked)
     assert found["reset notes"] == "ok: done" and checked.exit_code == 1
@@ -335,7 +332,8 @@ def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
 def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:
     unreset = FILE.replace('reset = { get = "/reset" }', "")
     path, out = write(tmp_path, task(), text=unreset), tmp_path / "out"
-    run = ("run", "--tasks", path, "--model", "solution", "--profile", "--out", out)
+    options = ("--model", "solution", "--workers", "1", "--profile")
+    run = ("run", "--tasks", path, *options, "--out", out)
     both = call(*run, "--policies", "full,int4", "--allow-unreset")
     warning = "warning: nothing reset diary between the episodes"
     for output, num_tables in (
@@ -439,7 +437,7 @@ def test_a_site_at_a_fixed_address_is_played_by_one_worker(tmp_path: Path) -> No
         port = found.getsockname()[1]
     path = write(tmp_path, task(0), task(1), text=FILE.replace("{port}", str(port)))
     out = tmp_path / "out"
-    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "2"))
+    output = run(out, "--tasks", str(path), "--model", "solution", "--workers", "2")
     assert "one episode at a time: the run starts a site of mine.toml at a fixed address" in output
     assert [row.success for row in complete_rows(out)] == [True, True], output
     assert not answers(f"http://127.0.0.1:{port}")
@@ -481,7 +479,7 @@ def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_pat
         path = write(tmp_path, *tasks, text=f'tasks = "tasks.json"\n{text}')
         out = tmp_path / "out"
         more = ("--model", "solution", "--workers", "3", "--retries", "0")
-        output = finish(start(out, "--tasks", str(path), *more))
+        output = run(out, "--tasks", str(path), *more)
     assert "one episode at a time on cats, dogs" in output
     rows = complete_rows(out)
     assert len(rows) == 4 and all("not on the allowed hosts" in row.error for row in rows), output
@@ -525,7 +523,7 @@ def test_a_reset_that_fails_costs_the_episode_and_not_the_run(tmp_path: Path) ->
     text = FILE.replace('{ get = "/reset" }', '{ get = "/broken" }')
     out = tmp_path / "out"
     path = write(tmp_path, task(0), text=text)
-    output = finish(start(out, "--tasks", str(path), "--model", "solution"))
+    output = run(out, "--tasks", str(path), "--model", "solution")
     (row,) = complete_rows(out)
     assert row.status == "env_error" and "answers with status 500" in row.error, output
     assert [attempt.error for attempt in row.attempts] == [row.error]
@@ -535,7 +533,7 @@ def test_an_episode_whose_site_ends_is_an_error_of_the_environment(tmp_path: Pat
     out = tmp_path / "out"
     ending = task(0, solution=["goto [http://diary.localhost/end]", "stop [nobody]"])
     path = write(tmp_path, ending, task(1))
-    output = finish(start(out, "--tasks", str(path), "--model", "solution", "--workers", "1"))
+    output = run(out, "--tasks", str(path), "--model", "solution", "--workers", "1")
     ended, solved = sorted(complete_rows(out), key=lambda row: row.task_id)
     assert ended.status == "env_error" and len(ended.attempts) == 1, output
     assert "site diary: `start` ended with exit code 0" in ended.error
@@ -545,7 +543,7 @@ def test_an_episode_whose_site_ends_is_an_error_of_the_environment(tmp_path: Pat
 def test_nothing_is_played_again_on_a_site_without_a_reset(tmp_path: Path) -> None:
     ending = task(0, solution=["goto [http://diary.localhost/end]", "stop [nobody]"])
     path = write(tmp_path, ending, text=FILE.replace('reset = { get = "/reset" }\n', ""))
-    output = finish(start(tmp_path / "out", "--tasks", str(path), "--model", "solution"))
+    output = run(tmp_path / "out", "--tasks", str(path), "--model", "solution")
     (row,) = complete_rows(tmp_path / "out")
     assert row.status == "env_error" and not row.attempts, output
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.local_site import Handler, served
-from tests.tasks.runs import SMALL, complete_rows, finish, start
+from tests.tasks.runs import SMALL, complete_rows, refused, run
 
 pytestmark = pytest.mark.browser
 
@@ -30,8 +30,8 @@ def write_task(folder: Path, **changes: Any) -> str:
 
 def test_a_playwright_trace_lies_beside_ours_and_changes_nothing(tmp_path: Path) -> None:
     options = ("--model", "solution", "--workers", "1", "--limit", "2")
-    finish(start(tmp_path / "plain", *options))
-    output = finish(start(tmp_path / "traced", *options, "--playwright-traces"))
+    run(tmp_path / "plain", *options)
+    output = run(tmp_path / "traced", *options, "--playwright-traces")
     rows = complete_rows(tmp_path / "traced")
     assert len(rows) == 2 and all(row.success for row in rows), output
     for row, plain in zip(rows, complete_rows(tmp_path / "plain"), strict=True):
@@ -51,7 +51,7 @@ def test_an_episode_that_typed_a_password_keeps_no_playwright_trace(tmp_path: Pa
         solution = ["type [textbox: Word] [hunter2] [0]", "stop []"]
         tasks = write_task(tmp_path, start_url=f"{origin}/", solution=solution)
         options = ("--tasks", tasks, "--model", "solution", "--workers", "1")
-        output = finish(start(tmp_path / "out", *options, "--playwright-traces"))
+        output = run(tmp_path / "out", *options, "--playwright-traces")
     (row,) = complete_rows(tmp_path / "out")
     assert row.steps == 2, output
     assert not list((tmp_path / "out").rglob("*.zip"))
@@ -62,7 +62,6 @@ def test_an_episode_that_typed_a_password_keeps_no_playwright_trace(tmp_path: Pa
 def test_a_run_with_credentials_refuses_playwright_traces(tmp_path: Path) -> None:
     tasks = write_task(tmp_path, start_url="http://bo:k3y@127.0.0.1:9/")
     options = ("--tasks", tasks, "--model", "stop", "--playwright-traces")
-    process = start(tmp_path / "out", *options)
-    output = " ".join(finish(process).split())
-    assert process.returncode == 2 and "an address holds credentials" in output
+    output = " ".join(refused(tmp_path / "out", *options).split())
+    assert "an address holds credentials" in output
     assert "k3y" not in output and not (tmp_path / "out").exists()

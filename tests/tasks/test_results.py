@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.files import read_stored
@@ -41,7 +41,6 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path: Path, row: MakeRow) -> N
     assert read_rows(tmp_path / "results.jsonl") == [row(answer="half \ufffd of a pair")]
 
 
-@settings(deadline=None, max_examples=30)  # fsync may be slow
 @given(cut=st.integers(min_value=0, max_value=3000))
 def test_a_truncated_file_keeps_its_complete_rows_and_can_be_continued(
     row: MakeRow, cut: int

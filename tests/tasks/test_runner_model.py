@@ -30,6 +30,8 @@ from tests.tasks.runs import (
     complete_rows,
     finish,
     model_of,
+    refused,
+    run,
     start,
     wait_for_rows,
     wait_for_steps,
@@ -66,7 +68,7 @@ def test_two_workers_share_a_model_and_get_the_results_of_one(tmp_path: Path) ->
     models = [pid for pid in workers_of(process.pid) if maps_torch(pid)]
     assert models == [model_of(process.pid)]
     finish(process)
-    finish(start(alone, *NANO, "--workers", "1"))
+    run(alone, *NANO, "--workers", "1")
     found = {row.key: untimed(row) for row in complete_rows(together)}
     assert found == {row.key: untimed(row) for row in complete_rows(alone)}
     assert len(found) == 4 and all(row.kv_peak_bytes for row in found.values())
@@ -76,7 +78,7 @@ def test_two_workers_share_a_model_and_get_the_results_of_one(tmp_path: Path) ->
 @pytest.mark.slow
 def test_two_deterministic_runs_write_equal_rows_except_for_times(tmp_path: Path) -> None:
     def rows(out: Path) -> dict[str, dict[str, object]]:
-        output = finish(start(out, *NANO, "--deterministic", "--workers", "2"))
+        output = run(out, *NANO, "--deterministic", "--workers", "2")
         lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         assert len(lines) == 4, output
         for line in lines:
@@ -99,10 +101,8 @@ def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) -> None:
-    process = start(tmp_path, *NANO, "--budget", "1KiB")
-    output = finish(process)
-    assert process.returncode == 2 and "a budget of 1024 bytes is too small" in output, output
-    assert "Traceback" not in output and not complete_rows(tmp_path)
+    output = refused(tmp_path, *NANO, "--budget", "1KiB")
+    assert "a budget of 1024 bytes is too small" in output and not complete_rows(tmp_path)
 
 
 def test_a_run_says_at_the_start_under_which_policies_positions_end(tmp_path: Path) -> None:

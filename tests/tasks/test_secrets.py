@@ -19,7 +19,7 @@ from agentkv.trace import TraceWriter
 from agentkv_env.masking import Secrets
 from agentkv_tasks.cli.app import cli
 from tests.agentkv.agent.test_trace import STEP
-from tests.tasks.runs import SMALL, complete_rows, finish, start
+from tests.tasks.runs import SMALL, complete_rows, run
 
 pytestmark = pytest.mark.browser
 
@@ -81,8 +81,7 @@ def test_secrets_are_masked_in_all_output_but_not_in_scoring(tmp_path: Path, por
     out = tmp_path / "out"
     before = os.umask(0)
     try:
-        process = start(out, "--tasks", str(tmp_path / "tasks.json"), "--model", "solution")
-        output = finish(process)
+        output = run(out, "--tasks", str(tmp_path / "tasks.json"), "--model", "solution")
     finally:
         os.umask(before)
     rows = {row.task_id: row for row in complete_rows(out)}

@@ -23,7 +23,7 @@ WALKED = sorted(SUITES.keys() - {"vwa75-reworded", "vwa-horizon", "miniwob"})
 MAX_UNWALKED = 8
 """Maximum number of tasks per suite that need JavaScript, which only a real browser runs."""
 CASES = [
-    # The long tasks take most of a minute per world.
+    # The long tasks take a quarter of a minute per world.
     pytest.param(
         seed, suite, marks=pytest.mark.slow if suite == "vwa-long" and seed != SEEDS[0] else ()
     )
@@ -39,11 +39,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> None:
     failed: dict[str, str] = {}
     unwalked: dict[str, str] = {}
-    for task in SUITES[suite].tasks(server.world):
+    tasks = SUITES[suite].tasks(server.world)
+    if suite == "vwa-long" and server.world.seed == SEEDS[0]:
+        tasks = tasks[::3]  # the slow test walks all of them in another world
+    for task in tasks:
         name = f"{task.task_id} {task.intent[:60]}"
         try:
             reason = walk(task, server).reason
@@ -58,6 +62,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     assert len(unwalked) <= MAX_UNWALKED, unwalked
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize(("server", "suite"), CASES, indirect=["server"])
 def test_stopping_at_once_solves_no_task(suite: str, server: Server) -> None:
     for task in SUITES[suite].tasks(server.world):

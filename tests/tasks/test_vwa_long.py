@@ -16,8 +16,8 @@ from agentkv_tasks.suites import Suite, load_suite, vwa_long
 from tests.tasks.suite_checks import play
 
 OTHER_SEED = 4711
-REPLAYED = (12, 59)
-"""Ids of a task with three sites in three tabs and a task that alternates between two sites."""
+REPLAYED = 12
+"""Id of a task with three sites in three tabs; the slow tests play one of every fourth template."""
 SEEDS = (*range(12), *range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 24))
 
 
@@ -133,9 +133,9 @@ def test_no_fact_is_further_back_than_its_task_declares(
 
 
 @pytest.mark.browser
-def test_two_tasks_are_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
-    rows = play(suite, "solution", tmp_path, only=REPLAYED)
-    assert {row.task_id: row.score for row in rows} == dict.fromkeys(REPLAYED, 1.0)
+def test_a_task_is_solved_in_a_real_browser(suite: Suite, tmp_path: Path) -> None:
+    (row,) = play(suite, "solution", tmp_path, only=[REPLAYED])
+    assert row.score == 1.0, row.reason or row.error
 
 
 @pytest.mark.slow

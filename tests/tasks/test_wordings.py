@@ -7,10 +7,9 @@ import pytest
 
 from agentkv_env.sites.world import DEFAULT_SEED, World
 from agentkv_tasks.suites import load_suite, vwa75, vwa_long, vwa_unseen
-from agentkv_tasks.template import Draft, Draw, TaskTemplate
+from agentkv_tasks.template import Draft, Draw
 from train_nano.wording import is_polite_request
 
-WORLD = World(DEFAULT_SEED)
 TEMPLATES = [
     template
     for suite in (vwa75, vwa_long, vwa_unseen)
@@ -23,25 +22,31 @@ def names_in(wording: str) -> set[str]:
     return set(re.findall(r"\{\{(\w+)\}\}", wording))
 
 
-@pytest.fixture(params=TEMPLATES, ids=lambda template: template.make.__name__)
-def draft(request: pytest.FixtureRequest) -> Draft:
-    template: TaskTemplate = request.param
-    return template.make(Draw(WORLD, random.Random(0)))
+@pytest.fixture(scope="module")
+def drafts() -> dict[str, Draft]:
+    """A draft of each template by the template's name."""
+    world = World(DEFAULT_SEED)
+    return {
+        template.make.__name__: template.make(Draw(world, random.Random(0)))
+        for template in TEMPLATES
+    }
 
 
-def test_a_template_has_three_wordings_and_an_unseen_one(draft: Draft) -> None:
-    assert len(set(draft.wordings)) >= 3
-    assert draft.unseen_wording
+def test_a_template_has_three_wordings_and_an_unseen_one(drafts: dict[str, Draft]) -> None:
+    for name, draft in drafts.items():
+        assert len(set(draft.wordings)) >= 3 and draft.unseen_wording, name
 
 
-def test_all_wordings_name_all_values(draft: Draft) -> None:
-    for wording in (*draft.wordings, draft.unseen_wording):
-        assert names_in(wording) == set(draft.values), wording
+def test_all_wordings_name_all_values(drafts: dict[str, Draft]) -> None:
+    for name, draft in drafts.items():
+        for wording in (*draft.wordings, draft.unseen_wording):
+            assert names_in(wording) == set(draft.values), (name, wording)
 
 
-def test_only_the_unseen_wording_is_a_polite_request(draft: Draft) -> None:
-    assert is_polite_request(draft.unseen_wording)
-    assert [wording for wording in draft.wordings if is_polite_request(wording)] == []
+def test_only_the_unseen_wording_is_a_polite_request(drafts: dict[str, Draft]) -> None:
+    for name, draft in drafts.items():
+        assert is_polite_request(draft.unseen_wording), name
+        assert [each for each in draft.wordings if is_polite_request(each)] == [], name
 
 
 @pytest.mark.parametrize(

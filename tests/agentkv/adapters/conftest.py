@@ -9,7 +9,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from agentkv_env.browser import find_executable
 from tests.agentkv.agent.conftest import chat_tokenizer as chat_tokenizer
@@ -69,10 +69,16 @@ def browsergym(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.path.remove(str(folder))
 
 
-@pytest.fixture
-def gym(browsergym: None) -> Iterator[Gym]:
+@pytest.fixture(scope="module")
+def plain_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         playwright.selectors.set_test_id_attribute("bid")
         running = playwright.chromium.launch(executable_path=find_executable())
-        yield Gym(running.new_context().new_page())
+        yield running
         running.close()
+
+
+@pytest.fixture
+def gym(browsergym: None, plain_browser: Browser) -> Iterator[Gym]:
+    with plain_browser.new_context() as context:
+        yield Gym(context.new_page())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.adapters.browsergym import PAGE, Bids, BrowserGymAgent, page_of, to_calls
@@ -183,7 +183,6 @@ def test_a_reply_that_cannot_be_carried_out_does_nothing_and_is_explained(gym: G
 PAGE_WITH_A_FIELD = Page("", "", (Node("element", "textbox", "Note", Box(0, 0, 1, 1), id=0),))
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=st.text())
 def test_any_text_reaches_browsergym_as_it_is(text: str, browsergym: None) -> None:
     from browsergym.core.action.parsers import highlevel_action_parser

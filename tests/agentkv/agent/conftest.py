@@ -13,6 +13,7 @@ from agentkv.models.local import LocalModel
 from agentkv_env.browser import Browser
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.session import Session
+from tests.callers_page import callers_chromium as callers_chromium
 from tests.callers_page import callers_page as callers_page
 from tests.local_site import Handler, served
 

@@ -39,7 +39,11 @@ def families() -> dict[str, Any]:
 
 
 FAMILIES = families()
-NAMES = sorted(FAMILIES) or [
+BY_TEMPLATE = {
+    (each["chat_template"], *(each["stop"] or ())): name for name, each in FAMILIES.items()
+}
+"""One name for each template; several of the 97 families share one."""
+NAMES = sorted(BY_TEMPLATE.values()) or [
     pytest.param("", marks=pytest.mark.skip(reason="the wheel of xinference is missing"))
 ]
 

@@ -125,9 +125,7 @@ def test_a_model_that_does_not_think_is_named(tiny_model: LocalModel) -> None:
 texts = st.text(max_size=20)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(["link", "textbox", "button"]), texts), max_size=6))
 def test_constrained_replies_parse_on_any_page(
     tiny_model: LocalModel, elements: list[tuple[str, str]]

@@ -175,7 +175,7 @@ roles = st.sampled_from(["link", "button", "textbox", "combobox", "checkbox"])
 
 
 @given(st.lists(st.tuples(roles, names), min_size=1, max_size=12), st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_click_on_any_element_is_admitted_whatever_its_name(
     admits: Admits, elements: list[tuple[str, str]], data: st.DataObject
 ) -> None:

@@ -12,6 +12,7 @@ from agentkv.dialog.calls import HARMONY, LLAMA, MISTRAL, TAGS, Call, CallFormat
 from agentkv.dialog.messages import Chat, MessageTemplate, TemplateError
 from agentkv.dialog.reply_parts import ReplyParts, TextPart
 from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of, train_tokenizer
+from tests.sampling import sampled
 
 TOOL = {
     "type": "function",
@@ -49,7 +50,7 @@ def trained() -> str:
     return train_tokenizer(["<unk>", "<bos>", "<eos>"]).to_str()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3))
 def test_every_family_reads_the_turn_after_a_reply_without_the_reply(
     name: str, trained: str
 ) -> None:
@@ -64,7 +65,7 @@ def test_every_family_reads_the_turn_after_a_reply_without_the_reply(
     assert whole.endswith(text) and whole.startswith(template.decode(first))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, every=3, first=1))
 def test_every_family_reads_the_result_of_a_call_without_the_call(name: str, trained: str) -> None:
     template = MessageTemplate(tokenizer_of(FAMILIES[name], trained))
     first, rest = template.opening(Chat(ASKED, [TOOL]))

@@ -11,9 +11,12 @@ from agentkv.models.find import ModelError
 from agentkv.models.load import load_model
 from agentkv_env.page import Page
 
+# for int4 the library compiles C++ at its first use, which takes longer than all tests of a folder
+WEIGHTS = ["int8", pytest.param("int4", marks=pytest.mark.exhaustive)]
+
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_quantized_weights_write_what_they_write_with_transformers_own_cache(weights: str) -> None:
     model: Any = load_model("nano", quantization_config=QuantoConfig(weights=weights)).model
     assert "QLinear" in type(model.model.layers[0].self_attn.q_proj).__name__

@@ -82,7 +82,7 @@ def test_no_quotation_begins_or_ends_at_the_bar_between_a_key_and_its_value(admi
     st.lists(st.sampled_from(["Founded", "$12", "|", "AE-4992", "in 1241,", "x"]), min_size=1),
     st.data(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_value_can_be_quoted_with_the_words_before_it(
     admits: Admits, words: list[str], data: st.DataObject
 ) -> None:
@@ -204,7 +204,6 @@ passages = st.lists(
 
 
 @given(goal=texts, quoted=passages, data=st.data())
-@settings(deadline=None)
 def test_the_ends_of_all_passages_match_the_text_pattern(
     goal: str, quoted: list[str], data: st.DataObject
 ) -> None:
@@ -220,9 +219,7 @@ def test_the_ends_of_all_passages_match_the_text_pattern(
 
 
 @given(goal=texts, lines=st.lists(texts, max_size=4), data=st.data())
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_words_of_goal_and_page_can_be_quoted(
     admits: Admits, goal: str, lines: list[str], data: st.DataObject
 ) -> None:

@@ -366,6 +366,7 @@ def test_another_thread_may_cancel_a_reply(tiny_model: LocalModel, page: Page) -
         assert read_and_pending(conversation) == stream_of(conversation)
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("num_forwards", [1, 3, 9, 20])
 @pytest.mark.parametrize("last_pages", [None, 1, 2])
 def test_replies_that_are_cancelled_in_a_row_leave_every_turn_where_it_says(

@@ -41,6 +41,7 @@ def _upto(more, start, stop):
 
 
 @pytest.mark.parametrize("name", ["full", "window", "streaming", "conf-kv", "conf-kv-int8"])
+@pytest.mark.sample("values")
 def test_generate_is_that_of_transformers_own_cache_when_nothing_is_evicted(
     family, model_of, cache_for, tokens, name
 ):
@@ -76,6 +77,7 @@ def test_a_second_turn_of_generate_goes_on_where_the_first_ended(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{p[0]}-{len(p[1])}")
+@pytest.mark.sample("values")
 def test_after_eviction_logits_are_those_of_a_full_cache_with_the_evicted_masked(
     family, model, judge, kept_of, cache_for, tokens, policy
 ):
@@ -127,6 +129,7 @@ def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
 
 
 @pytest.mark.parametrize("policy", POLICIES[:3], ids=lambda p: p[0])
+@pytest.mark.sample("values")
 def test_a_sequence_in_a_left_padded_batch_is_the_sequence_alone(
     family, model_of, cache_for, tokens, policy
 ):

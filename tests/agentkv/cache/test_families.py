@@ -77,6 +77,7 @@ def test_where_the_weights_are_makes_no_difference(family, model):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.sample("values")
 def test_in_any_dtype_the_cache_is_as_close_to_the_truth_as_eager_attention(
     family, model_of, cache_for, tokens, dtype
 ):
@@ -225,6 +226,7 @@ STATES = {
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("state", STATES)
+@pytest.mark.sample("values")
 def test_an_adapted_projection_weighs_each_value_as_the_module_itself_does(
     family, model, state, bias
 ):
@@ -245,6 +247,7 @@ def test_an_adapted_projection_weighs_each_value_as_the_module_itself_does(
 
 
 @pytest.mark.parametrize("name", ["critical-ada-snapkv", "critical-by-head"])
+@pytest.mark.sample("values")
 def test_a_policy_that_reads_an_adapted_projection_keeps_what_it_would_keep_of_merged_weights(
     family, model_of, cache_for, tokens, name
 ):
@@ -388,6 +391,7 @@ def test_a_model_that_would_be_computed_wrongly_is_refused_by_name(make, message
 
 
 @pytest.mark.parametrize("other", ["eager", "sdpa"])
+@pytest.mark.sample("values")
 def test_a_model_given_other_attention_after_attach_is_refused(
     family, model, cache_for, tokens, other
 ):

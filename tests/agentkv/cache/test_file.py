@@ -14,6 +14,7 @@ from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv_kernels.layout import POSITION
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
+from tests.sampling import sampled
 
 
 def continue_with(model, cache, tokens, seed):
@@ -36,7 +37,7 @@ def assert_continues_after_loading(cache, model, tokens, path, policy=None):
     return loaded
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, every=3, first=2))
 def test_a_loaded_cache_continues_exactly_under_every_policy(llama, tokens, tmp_path, name):
     case = CASES[name]
     given_again = None if "by-confidence" not in name and name != "along-keys" else case.make()
@@ -50,6 +51,7 @@ def test_a_loaded_cache_continues_exactly_under_every_policy(llama, tokens, tmp_
 
 
 @pytest.mark.parametrize("name", ["critical-ada-snapkv", "conf-kv-int8", "arkv"])
+@pytest.mark.sample("values")
 def test_a_loaded_cache_continues_exactly_in_every_family(family, model, tokens, tmp_path, name):
     case = CASES[name]
     cache = used(model, tokens, case.make(), case.budget)

@@ -17,9 +17,7 @@ from agentkv_kernels.layout import BLOCK_IDS, KEYS, POSITION, TRACKED, VALUES
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
 
-FAST = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FAST = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 # ---- other models, policies, versions
 

@@ -9,6 +9,7 @@ import agentkv
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, PUBLISHED
+from tests.sampling import sampled
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 UNFINISHED = "did not end.*`restore`.*`reset`"
@@ -37,7 +38,7 @@ def used(model, cache_for, tokens, name="conf-kv-int8", batch=1):
 # ---- gradients
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=6))
 def test_a_cache_can_be_fed_outside_no_grad(llama, cache_for, tokens, name):
     case = CASES[name]
     with_grad, without = (
@@ -80,6 +81,7 @@ def test_no_gradient_is_given_through_a_cache_and_the_error_says_so(llama, cache
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("batch_of_one", [True, False])
 @torch.no_grad()
+@pytest.mark.sample("values")
 def test_after_a_forward_that_did_not_end_nothing_goes_on(
     family, model, cache_for, tokens, error, batch_of_one
 ):

@@ -34,7 +34,7 @@ def rooms(table):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, every=3))
 def test_bytes_are_those_of_the_entries_their_capacity_and_what_is_known_of_them(
     llama, cache_for, tokens, name
 ):
@@ -75,7 +75,7 @@ def test_bytes_are_those_of_the_entries_their_capacity_and_what_is_known_of_them
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", sampled(BOUNDED, every=4, first=2))
 def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget, prefill="whole")
@@ -97,7 +97,7 @@ def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
 
 
 @pytest.mark.parametrize(
-    "name", sampled((name for name in BOUNDED if name in PUBLISHED), every=2, first=1)
+    "name", sampled((name for name in BOUNDED if name in PUBLISHED), every=4, first=1)
 )
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, name, batch):
@@ -167,7 +167,7 @@ def test_sequences_that_a_budget_in_bytes_cannot_hold_are_refused_before_anythin
     assert cache.nbytes <= 200 * 1024
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4))
 def test_a_budget_in_bytes_is_refused_where_it_cannot_hold(llama, cache_for, tokens, name):
     parameters = CASES[name].make().parameters
     if CASES[name].is_bounded:
@@ -178,7 +178,7 @@ def test_a_budget_in_bytes_is_refused_where_it_cannot_hold(llama, cache_for, tok
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", sampled(BOUNDED, every=4, first=3))
 def test_chunks_bound_the_peak(llama, cache_for, tokens, name):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget, chunk=100)

@@ -13,7 +13,7 @@ KINDS = ["h2o", "scissorhands", "ada-pyramidkv", "critical-snapkv", "arkv", "edi
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(BOUNDED, every=2, first=1))
+@pytest.mark.parametrize("name", sampled(BOUNDED, every=4, first=3))
 def test_a_sequence_may_begin_with_one_token_and_fill_the_budget_slowly(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):
@@ -62,7 +62,8 @@ def test_a_sequence_may_be_padding_alone_at_first(llama, cache_for, tokens, name
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [(name, torch.bfloat16) for name in PUBLISHED] + [(name, torch.float16) for name in KINDS],
+    sampled([(name, torch.bfloat16) for name in PUBLISHED], every=4, first=1)
+    + [(name, torch.float16) for name in KINDS],
 )
 def test_models_in_half_precision_stay_in_it(llama, cache_for, tokens, name, dtype):
     case, model = CASES[name], llama.to(dtype)

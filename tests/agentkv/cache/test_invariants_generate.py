@@ -6,11 +6,14 @@ from transformers import LogitsProcessor
 
 import agentkv
 from tests.agentkv.cache.policies_under_test import CASES, PROMPT, PUBLISHED
+from tests.sampling import sampled
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "ada-by-confidence", "along-keys"])
+@pytest.mark.parametrize(
+    "name", sampled([*PUBLISHED, "ada-by-confidence", "along-keys"], every=4, first=1)
+)
 def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
     ids[0, :7] = 0
@@ -40,7 +43,9 @@ def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [n for n in PUBLISHED if n != "edie-tada"])
+@pytest.mark.parametrize(
+    "name", sampled([n for n in PUBLISHED if n != "edie-tada"], every=4, first=2)
+)
 def test_the_best_beam_is_worth_what_it_is_worth_alone(llama, cache_for, tokens, name):
     case, ids = CASES[name], tokens(1, PROMPT)
     cache = cache_for(llama, policy=case.make(), budget=case.budget)

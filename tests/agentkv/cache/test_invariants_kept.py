@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import agentkv
-from tests.agentkv.cache.policies_under_test import CASES, CHUNKS, PROMPT, PUBLISHED
+from tests.agentkv.cache.policies_under_test import BOUNDED, CASES, CHUNKS, PROMPT, PUBLISHED
 from tests.sampling import sampled
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
@@ -100,9 +100,12 @@ def test_what_earlier_contexts_taught_shares_the_same_entries_out(llama, cache_f
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("family", "name", "budget"),
-    sampled([("llama", name, None) for name in CASES], every=2)
+    sampled([("llama", name, None) for name in CASES], every=4)
     + [("llama", name, 0.3) for name in ("h2o", "ada-pyramidkv", "arkv", "conf-kv-int8")]
-    + [(family, name, None) for family in OTHERS for name in ("ada-snapkv", "h2o", "conf-kv")],
+    + sampled(
+        [(family, name, None) for family in OTHERS for name in ("ada-snapkv", "h2o", "conf-kv")],
+        every=2,  # of every family one or two
+    ),
 )
 def test_a_sequence_is_the_same_alone_and_in_a_padded_batch(
     model_of, cache_for, tokens, family, name, budget
@@ -175,7 +178,7 @@ def test_entries_follow_their_sequence_wherever_beams_take_it(llama, cache_for, 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", SCHEDULED)
+@pytest.mark.parametrize("name", sampled(SCHEDULED, every=3))
 def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_anew(
     llama, cache_for, tokens, name
 ):
@@ -226,7 +229,7 @@ def test_on_an_interval_entries_go_at_every_third_token_only(llama, cache_for, t
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "share"),
-    [(name, 0.4) for name, case in PUBLISHED.items() if case.is_bounded] + [("snapkv", "40%")],
+    sampled([(name, 0.4) for name in PUBLISHED if name in BOUNDED], every=4) + [("snapkv", "40%")],
 )
 def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, name, share):
     case = CASES[name]
@@ -247,7 +250,7 @@ def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, na
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4, first=1))
 def test_a_prompt_fed_whole_is_attended_to_whole(llama, model_of, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
     full = cache_for(llama, policy="full", prefill="whole").feed(llama, ids)
@@ -257,7 +260,7 @@ def test_a_prompt_fed_whole_is_attended_to_whole(llama, model_of, cache_for, tok
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=3, first=2))
 def test_a_prompt_fed_in_chunks_goes_through_the_policy_after_each(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.agentkv.cache.policies_under_test import BOUNDED, CASES, CHUNKS, PROMPT, TOLERANCE
+from tests.sampling import sampled
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 FAR = 50 * CLOSE["atol"]
@@ -56,7 +57,7 @@ def each_with(change, kept, others):
     ]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, every=2))
 def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):
@@ -77,6 +78,7 @@ def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
         assert (reference.logits(ids[:, -1:], heads) - found).abs().max() > FAR
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("family", OTHERS)
 def test_so_they_are_in_every_family(
@@ -115,7 +117,7 @@ def _all_in(some, of):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", sampled(EXACT, every=4, first=3))
 def test_two_turns_are_one_forward_with_the_same_entries_masked(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):

@@ -31,7 +31,7 @@ from tests.agentkv.cache.policies_under_test import CASES
 
 VOCAB = 96
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
-FEW = settings(max_examples=8, stateful_step_count=14, deadline=None)
+FEW = settings(max_examples=8, stateful_step_count=14)
 # a stored format spares it the judge of logits, which knows no second pass
 LOOKING = replace(
     CASES["lookback"],

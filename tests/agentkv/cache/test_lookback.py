@@ -56,7 +56,7 @@ LOOKING = [name for name in CASES if keeps_newest(name)]
 # ---- the cold tier
 
 
-@pytest.mark.parametrize("name", LOOKING)
+@pytest.mark.parametrize("name", sampled(LOOKING, every=4, first=3))
 def test_a_cache_that_never_looks_is_as_without_a_cold_tier_and_forgets_nothing(
     model_of, tokens, name
 ):
@@ -75,7 +75,7 @@ def test_a_cache_that_never_looks_is_as_without_a_cold_tier_and_forgets_nothing(
     assert cold.num_looks == 0 < cold.cold_nbytes and plain.cold_nbytes == 0
 
 
-@pytest.mark.parametrize("name", sampled(LOOKING, every=2))
+@pytest.mark.parametrize("name", sampled(LOOKING, every=6))
 @pytest.mark.parametrize("promotes", [True, False])
 def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens, name, promotes):
     model = model_of("llama")
@@ -135,6 +135,7 @@ def test_a_cold_tier_of_any_format_reads_back_what_was_evicted(model_of, tokens,
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gpt2"])
 @pytest.mark.parametrize("digests", [False, True])
+@pytest.mark.sample("values")
 def test_looking_at_all_dense_entries_is_attention_over_everything(
     family, digests, model_of, tokens
 ):
@@ -185,6 +186,7 @@ def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, 
 @pytest.mark.parametrize("family", ["llama", "gpt_oss"])
 @pytest.mark.parametrize("name", ["window", "ada-snapkv", "conf-kv-int8"])
 @pytest.mark.parametrize("form", ["int8", "dense"])
+@pytest.mark.sample("pairs")
 def test_compiled_looks_are_those_in_torch(model_of, tokens, family, name, form):
     model = model_of(family)
     cache = cache_of(model, name, Always(), blocks=3, block=2, format=form)
@@ -483,6 +485,7 @@ def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
 
 
 @torch.no_grad()
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("digests", [False, True])
 @pytest.mark.parametrize("name", ["window", "conf-kv-int8", "snapkv", "arkv", "edie-tada"])
 def test_copies_files_and_snapshots_go_on_as_the_cache_does(

@@ -215,7 +215,7 @@ def test_it_is_so_with_scaled_frequencies(scaling, tokens):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "name", sampled((name for name in CASES if CASES[name].is_bounded), every=2)
+    "name", sampled((name for name in CASES if CASES[name].is_bounded), every=5)
 )
 def test_it_is_so_under_every_policy(name, model_of, tokens):
     model = short(model_of("llama"))
@@ -285,6 +285,7 @@ def test_what_does_not_move_stays_bit_for_bit(model_of, tokens):
 @torch.no_grad()
 @pytest.mark.parametrize("family", ROTARY)
 @pytest.mark.parametrize("policy", ["streaming", "snapkv"])
+@pytest.mark.sample("values")
 def test_logits_are_those_of_a_full_cache_with_these_positions(
     family, policy, model_of, tokens, judge, kept_by_head
 ):

@@ -42,6 +42,7 @@ def pair(model_of, family):
 @torch.no_grad()
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("family, name", OFFERED, ids=map("-".join, OFFERED))
+@pytest.mark.sample("values")
 def test_every_cache_of_transformers_gives_the_logits_it_gave_before(
     model_of, tokens, family, name, padding
 ):
@@ -82,6 +83,7 @@ def test_so_does_a_model_without_a_cache(family, model_of, tokens):
 
 
 @pytest.mark.parametrize("implementation", ["static", "dynamic"])
+@pytest.mark.sample("values")
 def test_generate_makes_the_same_tokens_with_its_own_caches(
     family, model_of, tokens, implementation
 ):

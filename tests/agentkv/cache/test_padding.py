@@ -33,6 +33,7 @@ def alone(cache_for, model, policy, budget, turns, row):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.sample("values")
 def test_each_sequence_that_feed_reads_is_the_sequence_alone(
     family, model, cache_for, tokens, policy
 ):
@@ -97,6 +98,7 @@ def test_a_decoder_that_is_called_by_place_counts_its_real_tokens_too(model_of, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.sample("values")
 def test_generate_decodes_each_padded_sequence_as_the_sequence_alone(
     family, model, cache_for, tokens, policy
 ):

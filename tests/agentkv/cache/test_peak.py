@@ -20,6 +20,7 @@ from agentkv.cache.storage.table import EntryTable
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv_kernels.formats import format_of
 from tests.agentkv.cache.policies_under_test import CASES
+from tests.sampling import sampled
 
 HOLDERS = {
     inspect.getfile(each) for each in (EntryTable, Backend, codes, LayerStorage, QueryWindow)
@@ -93,8 +94,11 @@ def live(model, cache, tokens):
 @torch.no_grad()
 @pytest.mark.parametrize(
     "name",
-    ["full", "streaming", "h2o", "ada-snapkv", "critical-snapkv", "arkv-int8"]
-    + ["conf-kv-int8", "int8", "nf4"],
+    sampled(
+        ["full", "streaming", "h2o", "ada-snapkv", "critical-snapkv", "arkv-int8"]
+        + ["conf-kv-int8", "int8", "nf4"],
+        every=3,
+    ),
 )
 def test_the_peak_is_the_most_that_was_alive_at_any_moment(llama, cache_for, tokens, name):
     case = CASES[name]

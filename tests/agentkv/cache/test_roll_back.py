@@ -11,6 +11,7 @@ from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering
 from tests.agentkv.cache.conftest import FAMILIES, VOCAB
 from tests.agentkv.cache.policies_under_test import CASES, PUBLISHED
+from tests.sampling import sampled
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 PLAIN = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": VOCAB}  # no such token
@@ -31,7 +32,7 @@ def repeating(tokens, length, seed=3):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4, first=1))
 def test_what_was_forgotten_leaves_no_trace_while_nothing_is_evicted(
     llama, cache_for, tokens, name
 ):
@@ -95,7 +96,7 @@ def test_an_assistant_drafts_for_a_cache(llama, model_of, cache_for, tokens, do_
 
 
 @pytest.mark.skipif(not SAYS_WHEN, reason="this transformers does not announce assisted decoding")
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=3, first=2))
 def test_every_policy_takes_drafts_or_says_at_once_why_not(llama, cache_for, tokens, name):
     case, ids = CASES[name], repeating(tokens, 110)
     cache = cache_for(llama, policy=case.make(), budget=case.budget)

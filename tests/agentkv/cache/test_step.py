@@ -91,6 +91,7 @@ def steps(model, cache, ids, start, count):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("dtype", FAR, ids=str)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sample("values")
 def test_logits_are_those_of_transformers_forward(name, dtype, batch, tokens):
     model = MODELS[name]().to(dtype)
     agentkv.attach(model)
@@ -107,6 +108,7 @@ def test_logits_are_those_of_transformers_forward(name, dtype, batch, tokens):
 @pytest.mark.parametrize("padded", [0, 7])
 @pytest.mark.parametrize("dtype", FAR, ids=str)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sample("values")
 def test_a_page_has_the_logits_of_transformers_forward(name, dtype, padded, tokens):
     """Beside the steps: several tokens in a forward, few and many, run in plain torch."""
     model = MODELS[name]().to(dtype)
@@ -128,6 +130,7 @@ def test_a_page_has_the_logits_of_transformers_forward(name, dtype, padded, toke
     close(own[shown], expected[shown], dtype)
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("stored", [None, "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", sampled(CASES, every=5))
 def test_so_they_are_under_every_policy_in_every_dtype_of_entries(name, stored, tokens):

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, EnergyAllocator, Linear, Pyramid, Shared, Uniform
@@ -72,7 +72,6 @@ def heads(allocator, scores, budget):
     return counts.tolist()
 
 
-@settings(deadline=None, max_examples=200)
 @given(segments(), st.integers(0, 12))
 def test_uniform_heads_get_the_same_until_one_has_no_more(scores, budget):
     assert sorted(heads(Uniform(), scores, budget)) == sorted(one_by_one(scores, budget))
@@ -83,7 +82,6 @@ def test_uniform_heads_get_the_same_until_one_has_no_more(scores, budget):
     assert heads(Shared(), scores[:1], budget) == one_by_one(scores[:1], budget)
 
 
-@settings(deadline=None, max_examples=200)
 @given(segments(), st.integers(0, 12))
 def test_without_a_floor_the_best_rows_of_all_heads_say_who_gets_what(scores, budget):
     expected = won(scores, budget)
@@ -92,7 +90,6 @@ def test_without_a_floor_the_best_rows_of_all_heads_say_who_gets_what(scores, bu
     assert heads(EnergyAllocator(), scores, budget) == expected
 
 
-@settings(deadline=None, max_examples=200)
 @given(segments(), st.integers(0, 12), st.integers(0, 20))
 def test_a_mix_is_within_a_row_of_its_formula_and_its_sum_is_exact(scores, budget, twentieths):
     floor = Fraction(twentieths, 20)
@@ -115,7 +112,6 @@ def test_a_head_that_has_less_than_an_equal_share_is_still_sure_of_the_papers_fl
     assert heads(Adaptive(floor=0.2), scores.tolist(), 22) == [20, 24]
 
 
-@settings(deadline=None, max_examples=200)
 @given(segments(), st.integers(0, 12), st.integers(0, 4), st.floats(0, 1))
 def test_a_guarantee_secures_each_heads_best_and_the_rest_compete(scores, budget, kept, floor):
     allocator = Adaptive(floor=floor, safeguard="guarantee").fitted(kept)
@@ -123,7 +119,6 @@ def test_a_guarantee_secures_each_heads_best_and_the_rest_compete(scores, budget
     assert heads(allocator, scores, budget) == won(scores, budget, sure)
 
 
-@settings(deadline=None, max_examples=50)
 @given(segments(), st.integers(0, 12))
 def test_a_floor_of_one_is_uniform_whichever_safeguard(scores, budget):
     uniform = heads(Uniform(), scores, budget)
@@ -132,7 +127,6 @@ def test_a_floor_of_one_is_uniform_whichever_safeguard(scores, budget):
         assert heads(Adaptive(floor=1.0, safeguard="guarantee"), scores, budget) == uniform
 
 
-@settings(deadline=None, max_examples=100)
 @given(segments(alike=True), st.integers(0, 12))
 def test_competing_heads_never_keep_less_mass_than_uniform_ones(scores, budget):
     def mass(counts):
@@ -159,7 +153,6 @@ def test_a_pyramid_is_kvpresss_where_that_is_one():
     assert Pyramid(beta=20).fitted(0).layers(2048, 4, 4096) == (3994, 2697, 1399, 102)
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     st.integers(1, 600),
     st.integers(0, 100),
@@ -212,7 +205,6 @@ def test_a_line_has_its_ends_and_no_layer_below_the_protected_rows(slope, protec
     assert line.shared and line.layers(100, 5, 4096) == layers
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.integers(1, 600), st.integers(0, 600), st.integers(1, 40), st.integers(0, 10))
 def test_a_lines_layers_sum_to_its_mean_unless_the_protected_rows_need_more(
     budget, protected, num_layers, twentieths

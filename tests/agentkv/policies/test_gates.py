@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import agentkv
@@ -60,7 +60,6 @@ def test_a_fixed_gate_goes_back_to_its_budget_and_needs_one():
     assert Unbounded().fitted(None).budget(0.5) is None
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_bulk_eviction_stays_between_the_protected_rows_and_the_budget(data):
     budget = data.draw(st.integers(1, 600))
@@ -145,7 +144,6 @@ def test_a_uniform_guess_and_a_certain_one_have_the_confidence_of_the_formula():
     assert Fixed().confidence(torch.zeros(2, 50)).tolist() == [1, 1]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6), st.floats(1.0, 5.0), st.floats(-50, 50), st.floats(0.1, 20))
 def test_confidence_never_falls_as_logits_sharpen_nor_moves_with_a_constant(
     seed, sharper, constant, size
@@ -157,7 +155,6 @@ def test_confidence_never_falls_as_logits_sharpen_nor_moves_with_a_constant(
     torch.testing.assert_close(confidence(logits + constant, WEIGHTS), c, atol=1e-4, rtol=0)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6))
 def test_confidence_is_its_formula_in_float64(seed):
     logits = torch.randn(2, 30, generator=torch.Generator().manual_seed(seed)) * 3

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import EnergyAllocator
@@ -29,7 +29,6 @@ def test_a_moving_average_forgets():
     assert measured.state[""] == (2, (6.0, 2.0))
 
 
-@settings(deadline=None, max_examples=300)
 @example(energies=[0.0, 5e-324], budget=1, protected=0, extra=1, num_seen=2)
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=12),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import agentkv
@@ -41,7 +41,6 @@ def plain_quality(attention, taus):
     return entropy ** (1 / taus[0]) * variance ** (1 / taus[1]) * kurtosis ** (1 / taus[2])
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6), st.integers(2, 60), st.floats(0.1, 8.0))
 def test_a_layers_quality_is_its_formula(seed, num_entries, sharpness):
     draws = torch.randn(2, 3, 4, num_entries, generator=torch.Generator().manual_seed(seed))

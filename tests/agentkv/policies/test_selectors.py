@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentkv.policies.allocators import Adaptive, Shared, Uniform
@@ -55,7 +55,6 @@ def test_of_equals_the_newer_stays(budget, num_segments):
     assert kept_of(selection, [10] * num_segments) == [[0, *range(11 - budget, 10)]] * num_segments
 
 
-@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
     sinks, protected = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 4))
@@ -77,7 +76,6 @@ def test_every_lane_keeps_its_best_and_the_total_is_the_budget(data):
         assert segment == sorted([*range(sinks), *best, *range(count - protected, count)])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_pinned_entries_stay_and_the_others_compete_for_the_rest_of_the_budget(data):
     sinks, protected, num_pinned = (data.draw(st.integers(0, 3)) for _ in range(3))
@@ -116,7 +114,6 @@ def test_a_lane_of_few_rows_leaves_what_it_has_no_use_for_to_the_others():
     assert [len(segment) for segment in kept] == [4, 10, 10]
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(6, 17))
 def test_heads_that_compete_keep_no_less_than_heads_with_equal_budgets(seed, budget):
     heads = [random_head(seed + i, sharpness=3.0) for i in range(3)]

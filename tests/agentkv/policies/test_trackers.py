@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentkv.policies.entries import AttentionUpdate, PolicyError
@@ -53,7 +53,6 @@ def feedings(draw):
     return draw(st.lists(st.integers(1, 40) | st.just(1), min_size=1, max_size=12))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), feedings(), st.integers(1, 30))
 def test_shortfalls_count_exactly_the_last_queries_that_passed_a_row_over(seed, chunks, history):
     weights = history_of(seed, sum(chunks))
@@ -79,7 +78,6 @@ def test_what_stays_after_an_eviction_keeps_its_shortfalls():
     assert tracker.counts(column)[0].tolist() == [*map(sum, zip(expected, low, strict=True)), 0]
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), feedings(), st.sampled_from([0.01, 0.1, 0.5]))
 def test_recurrences_are_the_last_activation_and_the_longest_time_between_two(
     seed, chunks, threshold
@@ -105,7 +103,6 @@ def test_what_stays_after_an_eviction_keeps_its_recurrences():
     assert kept[0, 3].tolist() == [12, 1]
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6), feedings())
 def test_summed_masses_are_all_that_was_ever_drawn(seed, chunks):
     weights = history_of(seed, sum(chunks))
@@ -131,7 +128,6 @@ def test_recent_sums_shrink_with_every_query():
     assert sums == pytest.approx(expected, rel=1e-4)
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6), feedings())
 def test_moving_masses_are_their_formula_in_float64(seed, chunks):
     weights = history_of(seed, sum(chunks))

@@ -33,6 +33,7 @@ import agentkv
 from agentkv.policies.registry import NAMED
 from tests.agentkv.reference import formats, loops
 from tests.agentkv.reference.dense import Dense
+from tests.sampling import sampled
 
 Forward = list[list[int]]
 """The token ids that one forward reads, chunk by chunk."""
@@ -353,7 +354,7 @@ def test_what_feed_keeps_is_what_the_paper_says(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, every=3))
 def test_what_generate_keeps_is_what_the_paper_says(name):
     case = CASES[name]
     watched, reference = Watched(case, name), Reference(case)

@@ -13,8 +13,9 @@ from typing import Any
 import openai
 import pytest
 
+from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
-from tests.agentkv.serve.conftest import CHATML, free_port
+from tests.agentkv.serve.conftest import CHATML, free_port, serving
 
 WORDS = "Add to cart, search the page, click a link or a button. " * 6
 
@@ -64,6 +65,14 @@ def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subproc
         process.stderr.close()
 
 
+@contextmanager
+def next_server(folder: Path, store: Path) -> Iterator[openai.OpenAI]:
+    """Run a server with the same model and options in this process."""
+    local = load_model(str(folder), device="cpu")
+    with serving(local, memory="400KiB", folder=store) as served, served.client() as client:
+        yield client
+
+
 def ask(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:
     options = {"temperature": 0, "max_tokens": 5, **options}
     return client.chat.completions.create(model="tiny", messages=messages, **options)
@@ -75,7 +84,7 @@ def test_saved_sessions_outlive_a_killed_server_and_none_is_mixed_up(
     names = [f"guest {i}" for i in range(6)]
     talks: dict[str, list[Any]] = {}
     expected: dict[str, str] = {}
-    with running(folder, tmp_path / "alone") as (client, _):
+    with next_server(folder, tmp_path / "alone") as client:
         for name in names:
             talks[name] = [{"role": "user", "content": f"{name}: {WORDS}"}]
             answer = ask(client, talks[name], prompt_cache_key=name)
@@ -103,7 +112,7 @@ def test_saved_sessions_outlive_a_killed_server_and_none_is_mixed_up(
         os.kill(process.pid, signal.SIGKILL)
         process.wait(60)
         stream.close()
-    with running(folder, store) as (client, _):
+    with next_server(folder, store) as client:
         slots = client.get("../slots", cast_to=list[Any])
         for number, name in enumerate(names):
             free = 100 + number
@@ -127,6 +136,6 @@ def test_an_interrupted_server_keeps_its_sessions(folder: Path, tmp_path: Path) 
         assert process.wait(60) in (0, 130)
     messages.append({"role": "assistant", "content": answer.choices[0].message.content})
     messages.append({"role": "user", "content": "more"})
-    with running(folder, tmp_path) as (client, _):
+    with next_server(folder, tmp_path) as client:
         again = ask(client, messages, prompt_cache_key="mine")
         assert again.usage.prompt_tokens_details.cached_tokens > 60

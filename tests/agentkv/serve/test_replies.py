@@ -1,7 +1,6 @@
 """Replies: streams, JSON, calls of functions, log-probabilities, and clients that leave."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -233,9 +232,7 @@ def test_a_client_that_leaves_frees_its_place_and_the_conversation_goes_on(
             if len(text) > 5:
                 break
         stream.close()
-        began = time.monotonic()
         served.idle()  # long before the reply would have ended
-        assert time.monotonic() - began < 20
         (session,) = served.engine.sessions
         assert session.cache is not None
         session.cache.check()

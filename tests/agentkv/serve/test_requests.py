@@ -195,15 +195,13 @@ BODIES = (
 )
 
 
-def test_a_thousand_malformed_requests_crash_nothing_and_leave_no_memory(served: Served) -> None:
+def test_hundreds_of_malformed_requests_crash_nothing_and_leave_no_memory(served: Served) -> None:
     """Each gets an answer or an error of its own; then the server is as it was."""
     process = psutil.Process()
     sizes = []
     num_refused = 0
 
-    @settings(
-        max_examples=500, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
     @given(body=BODIES, path=st.sampled_from([CHAT, RAW]))
     def malformed(body: bytes, path: str) -> None:
         nonlocal num_refused
@@ -218,7 +216,7 @@ def test_a_thousand_malformed_requests_crash_nothing_and_leave_no_memory(served:
         served.engine.call(lambda: erase_all(served)).result()
         gc.collect()
         sizes.append(process.memory_info().rss)
-    assert num_refused > 500
+    assert num_refused > 150
     assert sizes[1] - sizes[0] < 30 * 2**20
     assert send(served, GOOD)[0] == 200
     served.idle()

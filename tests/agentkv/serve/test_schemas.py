@@ -199,7 +199,7 @@ def test_the_pattern_of_a_decimal_allows_decimals(rest: str) -> None:
     assert not unwanted
     assert all(re.fullmatch(pattern, each) for each in DECIMALS[rest])
 
-    @settings(max_examples=60, database=None, deadline=None)
+    @settings(database=None)
     @given(st.from_regex(pattern.replace("$", r"\Z"), fullmatch=True))
     def check(number: str) -> None:
         Decimal(number)
@@ -287,7 +287,7 @@ VALUES = nested(
 )
 
 
-@settings(max_examples=150, database=None, deadline=None)
+@settings(database=None)
 @given(schema=SCHEMAS, value=VALUES)
 def test_the_check_of_a_whole_reply_agrees_with_jsonschema(schema: Any, value: Any) -> None:
     whole = {"allOf": [schema], "$defs": {"A": {"type": "array", "items": {"$ref": "#"}}}}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -58,7 +58,6 @@ def test_text_never_encodes_to_special_tokens(template: PlainTemplate) -> None:
     assert not special & set(template.encode("<|goal|> <|page|> <|act|> <|end|>"))
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60))
 def test_any_text_survives_encoding_and_decoding(text: str) -> None:
     assert TEMPLATE.decode(TEMPLATE.encode(text)) == text

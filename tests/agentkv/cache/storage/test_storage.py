@@ -268,7 +268,5 @@ class StorageAgainstLists(RuleBasedStateMachine):
             assert self.meter.live == 0
 
 
-StorageAgainstLists.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=15, deadline=None
-)
+StorageAgainstLists.TestCase.settings = settings(stateful_step_count=15)
 TestStorageAgainstLists = StorageAgainstLists.TestCase

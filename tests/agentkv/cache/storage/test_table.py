@@ -136,9 +136,7 @@ class TableAgainstLists(RuleBasedStateMachine):
             assert self.meter.live == 0
 
 
-TableAgainstLists.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=20, deadline=None
-)
+TableAgainstLists.TestCase.settings = settings(stateful_step_count=20)
 TestTableAgainstLists = TableAgainstLists.TestCase
 
 
