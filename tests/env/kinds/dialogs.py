@@ -39,7 +39,7 @@ KINDS = (
         read_after=("link Delete",),
     ),
     Kind(
-        name="a confirm of several lines",
+        name="a multi-line confirm",
         library="phpMyAdmin",
         html=_asked("confirm('You are about to DROP a table!\\n\\nDo it?\\n[1] is no number')"),
         reads=("dialog", "You are about to DROP a table!", "Do it?", "⟦1⟧ is no number"),
@@ -56,7 +56,7 @@ KINDS = (
         outcome=Done("document.title", "https://bees.example"),
     ),
     Kind(
-        name="a prompt gets its default",
+        name="a prompt keeps its default",
         library="TinyMCE",
         html=_asked("prompt('Columns', '2')"),
         reads=("dialog Columns", "textbox Answer = 2"),
@@ -64,7 +64,7 @@ KINDS = (
         outcome=Done("document.title", "2"),
     ),
     Kind(
-        name="a prompt is left",
+        name="a prompt is canceled",
         library="elFinder",
         html=_asked("String(prompt('New folder'))"),
         reads=("dialog New folder", "textbox Answer"),
@@ -90,7 +90,7 @@ KINDS = (
         read_after=(OPEN, "dialog Type DELETE", "textbox Answer", "button OK", "button Cancel"),
     ),
     Kind(
-        name="a dialog that an answer from the network opens",
+        name="a dialog that a network response opens",
         library="jQuery",
         html="<button onclick=\"fetch('/used').then(() => confirm('In use. Delete?'))\">"
         "Delete</button><p>Blue kayak",
@@ -101,7 +101,7 @@ KINDS = (
         read_after=(OPEN, "dialog In use. Delete?", "button OK", "button Delete (covered)"),
     ),
     Kind(
-        name="a form that warns before it is left",
+        name="a form that warns before the page is left",
         library="Django admin",
         html="<script>onbeforeunload = event => event.preventDefault()</script>"
         "<form action=/saved><input aria-label=Title name=title></form>",
@@ -119,6 +119,6 @@ KINDS = (
         library="HTML",
         html="<script>alert('Saved')</script><p>Blue kayak",
         reads=("notice: alert accepted: Saved", "Blue kayak"),
-        note="answered at once: there is nothing to choose",
+        note="answered at once, because there is no choice",
     ),
 )

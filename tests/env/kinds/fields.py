@@ -1,4 +1,4 @@
-"""Fields and lists that take a text."""
+"""Text fields and lists."""
 
 from tests.env.kinds.kind import Done, Kind, Refused
 
@@ -45,7 +45,7 @@ KINDS = (
         ),
     ),
     Kind(
-        name="date with a mask that takes key presses only",
+        name="date with a mask that accepts only key presses",
         library="jQuery Inputmask",
         html=field(
             "Born",
@@ -95,7 +95,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
         outcome=Done(VALUE, "DE89 3704 0044 0532 0130 00"),
     ),
     Kind(
-        name="field that takes digits only",
+        name="field that accepts only digits",
         library="Ant Design",
         html=field(
             "Floor",
@@ -132,7 +132,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
         outcome=Done(VALUE, "12"),
     ),
     Kind(
-        name="number field, with words",
+        name="number field, given words",
         library="HTML",
         html="<label>Copies <input type=number min=1 max=20 value=1></label>",
         reads=("textbox Copies = 1",),
@@ -160,7 +160,7 @@ e.addEventListener("keydown", (event) => {
         read_after=('notice: textbox "Amount" holds "1,234.50" now',),
     ),
     Kind(
-        name="field with a maximum of characters",
+        name="field with a maximum length",
         library="HTML",
         html="<label>Note <input maxlength=10 value=old></label>",
         reads=("textbox Note = old",),
@@ -190,17 +190,17 @@ e.addEventListener("keydown", (event) => {
         read_after=('notice: textbox "Plate" holds "AB 123" now',),
     ),
     Kind(
-        name="controlled field that grows by single characters",
+        name="controlled field that accepts one character at a time",
         library="React",
         html=field("Coupon", "", REVERTS % "(text) => text.length > own.length + 1 ? own : text"),
         reads=("textbox Coupon",),
         action="type [{id}] [SAVE20] [0]",
         target=("textbox", "Coupon"),
         outcome=Done(VALUE, "SAVE20"),
-        note="typed with keys after an insertion was in vain",
+        note="typed with keys after an insertion failed",
     ),
     Kind(
-        name="field that is drawn anew with every change",
+        name="field that is replaced at every change",
         library="React",
         html="""<label for=f>Name</label> <span id=box></span><script>
 const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
@@ -232,7 +232,7 @@ const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
         outcome=Done("document.querySelector('.ql-editor').innerText.trim()", "Dear Ann,\nsee you"),
     ),
     Kind(
-        name="rich text with a model of its own",
+        name="rich text with its own document model",
         library="Lexical",
         html="""<div contenteditable aria-label=Post></div><script>
 const e = document.querySelector("div"); let own = "";
@@ -248,7 +248,7 @@ e.addEventListener("beforeinput", (event) => { event.preventDefault();
         outcome=Done("document.querySelector('div').innerText", "Dear Ann"),
     ),
     Kind(
-        name="rich text that rejects all",
+        name="rich text that rejects every change",
         library="ProseMirror",
         html="""<div contenteditable aria-label=Post>Locked</div><script>
 document.querySelector("div").addEventListener("beforeinput", (event) => event.preventDefault());
@@ -271,7 +271,7 @@ document.querySelector("div").addEventListener("beforeinput", (event) => event.p
         read_after=("7 of 100",),
     ),
     Kind(
-        name="tags that a comma takes out",
+        name="tags that a comma completes",
         library="Tagify",
         html="""<p><span id=tags></span> <input aria-label=Tags></p><script>
 const e = document.querySelector("input");
@@ -317,7 +317,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
         note="the completion is deleted",
     ),
     Kind(
-        name="list that is no native one",
+        name="list that is not native",
         library="Radix",
         html="""<button role=combobox aria-expanded=false aria-label=Fruit>Apple</button>""",
         reads=("combobox Fruit (collapsed)",),

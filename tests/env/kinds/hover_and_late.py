@@ -1,4 +1,4 @@
-"""What comes under the mouse, and what comes late."""
+"""Content that appears on hover, or late."""
 
 from tests.env.kinds.kind import Done, Kind
 
@@ -27,7 +27,7 @@ HOVER = "hover [{id}]"
 
 KINDS = (
     Kind(
-        name="actions of a row, transparent until the mouse comes",
+        name="actions of a row, transparent until hover",
         library="AG Grid",
         html=rows(
             ".actions { opacity: 0; transition: opacity .2s } tr:hover .actions { opacity: 1 }"
@@ -37,10 +37,10 @@ KINDS = (
         target=("item", "Bob"),
         outcome=Done("getComputedStyle(document.querySelectorAll('.actions')[1]).opacity", "1"),
         read_after=(FIRST_ROW, "Bob", *BUTTONS),
-        note="said once for all rows alike",
+        note="named once for all equal rows",
     ),
     Kind(
-        name="actions of a row, invisible until the mouse comes",
+        name="actions of a row, invisible until hover",
         library="Tailwind CSS",
         html=rows(
             ".actions { visibility: hidden; opacity: 0 } @media (hover: hover) {"
@@ -54,7 +54,7 @@ KINDS = (
         read_after=BUTTONS,
     ),
     Kind(
-        name="menu in a bar, displayed under the mouse",
+        name="menu in a bar, displayed on hover",
         library="Bulma",
         html="""<style>.drop { display: none } .item:hover > .drop { display: block }</style>
 <div class=item><a href=#all>Products</a><div class=drop><a href=#phones>Phones</a><br>
@@ -66,7 +66,7 @@ KINDS = (
         read_after=("link Products", "link Phones", "link Cases"),
     ),
     Kind(
-        name="menu that opens some time after the mouse came",
+        name="menu that opens some time after hover",
         library="Ant Design",
         html="""<button aria-haspopup=menu>Account</button><script>
 const button = document.querySelector("button"); let timer, menu;
@@ -84,7 +84,7 @@ button.onmouseenter = () => { timer = setTimeout(open, 250) }; button.onmouselea
         read_after=("link Log out",),
     ),
     Kind(
-        name="card with a button that is made under the mouse",
+        name="card with a button created on hover",
         library="React",
         html="""<div id=card><h3>Blue Kayak</h3>12 USD</div><script>
 const enter = () => card.insertAdjacentHTML("beforeend", "<button>Quick view</button>");
@@ -96,7 +96,7 @@ document.addEventListener("mouseover", ({ target }) => {
         target=("heading", "Blue Kayak"),
         outcome=Done(TEXT.format("Quick view"), True),
         read_after=("button Quick view",),
-        note="what a listener will make is not known before",
+        note="agentkv cannot predict what a listener creates",
     ),
     Kind(
         name="tooltip beside a word",
@@ -119,7 +119,7 @@ document.addEventListener("mouseover", ({ target }) => {
         target=("link", "May"),
         outcome=Done("document.querySelector('a').matches(':is(:hover)')", True),
         read_after=("notice: shown for a moment: Opened 3 May 2026",),
-        note="nothing says that there is one, as most repeat the name",
+        note="not announced, because most tooltips repeat the name",
     ),
     Kind(
         name="suggestions, 600 ms after the last key",
@@ -137,7 +137,7 @@ field.oninput = () => { clearTimeout(timer); list.textContent = "Loading…";
         read_after=("option Oslo City",),
     ),
     Kind(
-        name="results that are asked for after a pause",
+        name="results requested after a pause",
         library="Algolia",
         html="""<label>Find <input></label><div id=out></div><script>
 const field = document.querySelector("input"); let timer;
@@ -166,7 +166,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         read_after=("Ready",),
     ),
     Kind(
-        name="panel that leaves before the next one comes",
+        name="panel that disappears before the next one appears",
         library="Vue",
         html=on_press(
             "one.style.opacity = 0; "
@@ -181,7 +181,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         read_after=("Step 2",),
     ),
     Kind(
-        name="message that comes and goes",
+        name="message that appears briefly",
         library="Sonner",
         html=on_press(
             "out.innerHTML = '<div role=status>Saved to drafts</div>';"
@@ -193,7 +193,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         target=GO,
         outcome=Done("out.innerText", "Version 2"),
         read_after=("notice: shown for a moment: Saved to drafts", "Version 2"),
-        note="one that stays for 1.5 s or longer is read where it is",
+        note="a message that stays 1.5 s or longer is read in place",
     ),
     Kind(
         name="text that never ends",
@@ -203,10 +203,10 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
         action=PRESS,
         target=GO,
         outcome=Done(TEXT.format("word word"), True),
-        note="read after 1.5 s at most; a wait is admitted",
+        note="read after 1.5 s at most; `wait` is possible",
     ),
     Kind(
-        name="clock and slides that move by themselves",
+        name="clock and automatic slides",
         library="Swiper",
         html=on_press(
             "out.textContent = 'Done'",

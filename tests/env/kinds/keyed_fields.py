@@ -1,4 +1,4 @@
-"""Fields that take keys one by one: boxes of a code, segments of a date, sliders."""
+"""Fields that take single keys: code boxes, date segments, sliders."""
 
 from tests.env.kinds.fields import REVERTS, VALUE, field
 from tests.env.kinds.kind import Done, Kind, Refused
@@ -76,7 +76,7 @@ NOW = "document.querySelector('[role=slider]').ariaValueNow"
 
 KINDS = (
     Kind(
-        name="code in boxes that move on",
+        name="code in boxes that advance",
         library="react-otp-input",
         html=boxes(6, "maxlength=1 inputmode=numeric autocomplete=one-time-code", MOVE_ON),
         reads=("textbox Digit 1", "textbox Digit 6"),
@@ -85,7 +85,7 @@ KINDS = (
         outcome=Done(JOINED, "482913"),
     ),
     Kind(
-        name="code in boxes that move on after a while, with old digits",
+        name="code in boxes that advance after a delay, with old digits",
         library="PrimeNG",
         html=boxes(
             4,
@@ -126,7 +126,7 @@ KINDS = (
         outcome=Done(JOINED, "4829"),
     ),
     Kind(
-        name="code in boxes that are locked at first",
+        name="code in boxes that are disabled at first",
         library="Vuetify",
         html=boxes(
             4,
@@ -140,7 +140,7 @@ KINDS = (
         outcome=Done(JOINED, "4829"),
     ),
     Kind(
-        name="code in boxes that do not move on",
+        name="code in boxes that do not advance",
         library="HTML",
         html=boxes(4, "maxlength=1", ""),
         reads=("textbox Digit 1",),
@@ -149,7 +149,7 @@ KINDS = (
         outcome=Done(JOINED, "4829"),
     ),
     Kind(
-        name="code that is longer than its boxes",
+        name="code longer than its boxes",
         library="HTML",
         html=boxes(4, "maxlength=1", MOVE_ON),
         reads=("textbox Digit 1",),
@@ -204,7 +204,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
         read_after=("textbox month = 03", "textbox day = 14", "textbox year = 2026"),
     ),
     Kind(
-        name="date in segments that take keys only",
+        name="date in segments that accept only keys",
         library="MUI X",
         html=SEGMENTS.replace('"BEFORE"', "false") % DAY,
         reads=("textbox month = mm",),
@@ -223,7 +223,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
         read_after=("textbox month = mm", "textbox day = dd", "textbox year = yyyy"),
     ),
     Kind(
-        name="spin button that arrows turn",
+        name="spin button with arrows",
         library="ARIA Practices",
         html="""<div role=spinbutton tabindex=0 aria-label=Guests aria-valuenow=2 aria-valuemin=1
 aria-valuemax=8>2</div><script>const e = document.querySelector("[role=spinbutton]");
@@ -278,7 +278,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
         ),
     ),
     Kind(
-        name="slider that only the mouse moves",
+        name="slider that moves only with the mouse",
         library="HTML",
         html=slider(0, 100, 20, "{}"),
         reads=("slider Volume = 20",),
@@ -316,7 +316,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
         read_after=("slider Price = 100",),
     ),
     Kind(
-        name="range that a script sets back",
+        name="range that a script resets",
         library="React",
         html=field("Price", "type=range min=0 max=9 value=4", REVERTS % "() => null"),
         reads=("slider Price = 4",),

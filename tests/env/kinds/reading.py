@@ -1,4 +1,4 @@
-"""Pages whose content is drawn in unusual ways."""
+"""Unusual rendering."""
 
 from tests.env.kinds.kind import Done, Kind, Refused
 
@@ -37,7 +37,7 @@ files</label><script>document.querySelector("input").indeterminate = true</scrip
         read_after=("checkbox All files",),
     ),
     Kind(
-        name="branch of a tree, some of it chosen",
+        name="branch of a tree, partly chosen",
         library="PrimeNG Tree",
         html="""<ul role=tree><li role=treeitem aria-checked=mixed aria-expanded=false tabindex=0
 onclick="this.ariaChecked = 'true'">Photos</li></ul>""",
@@ -79,7 +79,7 @@ constructor() { super(); this.attachShadow({mode: "closed"}).innerHTML = `<p>Pri
         reads=("EUR 12", "Order 7 (paid)"),
     ),
     Kind(
-        name="numbers of headings from counters",
+        name="heading numbers from counters",
         library="CSS",
         html="""<style>body {counter-reset: a} h2 {counter-reset: b}
 h2::before {counter-increment: a; content: counter(a) ". "}
@@ -116,7 +116,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
         reads=("meter Disk = 60%",),
     ),
     Kind(
-        name="sound with the browser's player",
+        name="audio in the browser's player",
         library="HTML",
         html=f"<audio controls muted title=Song></audio><script>{SOUND}</script>",
         reads=("audio Song = paused at 0:00 of 0:05, muted",),
@@ -144,7 +144,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
         outcome=Done("document.title", "pressed"),
     ),
     Kind(
-        name="point of a frame that is turned and zoomed",
+        name="point of a frame that is rotated and zoomed",
         library="CSS",
         html=framed("zoom: 1.5; rotate: 30deg"),
         pages={"/frame": IN_FRAME},

@@ -38,7 +38,7 @@ def table() -> str:
 
 def _row(kind: Kind) -> str:
     name = f"{kind.name} ({kind.note})" if kind.note else kind.name
-    action = _code(kind.action.format(id="n")) if kind.action else "is only read"
+    action = _code(kind.action.format(id="n")) if kind.action else "none"
     cells = (name, kind.library, _lines(kind.reads), action, _outcome(kind))
     return f"| {' | '.join(cells)} |\n"
 
@@ -52,7 +52,7 @@ def _outcome(kind: Kind) -> str:
         case None:
             said = []
     if kind.read_after:
-        said.append(f"then reads {_lines(kind.read_after)}")
+        said.append(f"then reads: {_lines(kind.read_after)}")
     return "<br>".join(said)
 
 
