@@ -44,6 +44,8 @@ from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
 
+Handler = Callable[[Request, str], Awaitable[Response]]
+"""Answers a request of an owner."""
 SESSION_HEADER = "x-agentkv-session"
 """Header that names the session of a request."""
 EVERYONE = "everyone"
@@ -101,7 +103,7 @@ class Api:
         """Return the ASGI application."""
         chat = partial(self._answer, ChatRequest, ChatAnswer)
         complete = partial(self._answer, CompletionRequest, CompletionAnswer)
-        routes = [
+        routes: list[tuple[str, list[str], Handler]] = [
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
@@ -119,9 +121,7 @@ class Api:
             exception_handlers={HTTPException: self._http_error},
         )
 
-    def _guarded(
-        self, path: str, handler: Callable[[Request, str], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             try:
                 self._require_host(request)
