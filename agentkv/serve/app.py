@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 _Handler = Callable[[Request, str], Awaitable[Response]]
 """Answers a request of an owner."""
 
+Handler = Callable[[Request, str], Awaitable[Response]]
+"""Answers a request of an owner."""
 SESSION_HEADER = "x-agentkv-session"
 """Header that names the session of a request."""
 EVERYONE = "everyone"
@@ -103,7 +105,11 @@ class Api:
         """Return the ASGI application."""
         chat = partial(self._answer, ChatRequest, ChatAnswer)
         complete = partial(self._answer, CompletionRequest, CompletionAnswer)
+<<<<<<< HEAD
         routes: list[tuple[str, list[str], _Handler]] = [
+=======
+        routes: list[tuple[str, list[str], Handler]] = [
+>>>>>>> serve
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
@@ -121,7 +127,11 @@ class Api:
             exception_handlers={HTTPException: self._http_error},
         )
 
+<<<<<<< HEAD
     def _guarded(self, path: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+=======
+    def _guarded(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+>>>>>>> serve
         async def handle(request: Request) -> Response:
             try:
                 self._require_host(request)

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from agentkv.cli import cli
 from click.testing import Result
 from typer.testing import CliRunner
 
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.results import Row, read_rows
 
 REPOSITORY = Path(__file__).parents[2]
