@@ -105,11 +105,7 @@ class Api:
         """Return the ASGI application."""
         chat = partial(self._answer, ChatRequest, ChatAnswer)
         complete = partial(self._answer, CompletionRequest, CompletionAnswer)
-<<<<<<< HEAD
-        routes: list[tuple[str, list[str], _Handler]] = [
-=======
         routes: list[tuple[str, list[str], Handler]] = [
->>>>>>> serve
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
@@ -127,11 +123,7 @@ class Api:
             exception_handlers={HTTPException: self._http_error},
         )
 
-<<<<<<< HEAD
-    def _guarded(self, path: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
-=======
     def _guarded(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
->>>>>>> serve
         async def handle(request: Request) -> Response:
             try:
                 self._require_host(request)
