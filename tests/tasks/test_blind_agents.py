@@ -39,6 +39,10 @@ def server() -> Iterator[Server]:
         yield server
 
 
+def one_of_each_template(suite: Suite) -> list[Task]:
+    return list({task.intent_template_id: task for task in suite.tasks}.values())
+
+
 def is_solved_by(task: Task, steps: Sequence[str], server: Server) -> bool:
     try:
         return not walk(task.model_copy(update={"solution": tuple(steps)}), server).reason
@@ -50,7 +54,7 @@ def test_the_solution_of_another_task_with_the_same_start_scores_nothing(
     suite: Suite, server: Server
 ) -> None:
     solved = []
-    for task in suite.tasks:
+    for task in one_of_each_template(suite):
         beside = [other for other in suite.tasks if other.start_url == task.start_url]
         first = beside.index(task)
         for other in (beside[(first + step) % len(beside)] for step in (1, 2)):
@@ -64,7 +68,7 @@ def test_the_solution_of_the_same_template_with_other_values_scores_nothing(
 ) -> None:
     solved = [
         task.intent
-        for task in suite.tasks
+        for task in one_of_each_template(suite)
         for other in suite.tasks
         if other.intent_template_id == task.intent_template_id
         and other is not task
