@@ -12,7 +12,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv.answer_form import AnswerForm, AnswerFormError
 from agentkv.defaults import POLICY
-from agentkv.episode import Approve, BeforeAction, Environment, Limits, run_episode
+from agentkv.episode import Approve, BeforeAction, Environment, EpisodeLimits, run_episode
 from agentkv.models.model import (
     AnswersInJson,
     CachedModel,
@@ -268,7 +268,7 @@ class Session:
         self._is_cancelled = False
         agent = self._agent
         form = None if answer is None else self._form_of(answer)
-        limits = Limits(
+        limits = EpisodeLimits(
             strict=agent.settings.strict,
             max_steps=max_steps,
             max_parse_failures=agent.settings.max_parse_failures,

@@ -105,9 +105,6 @@ class EpisodeLimits:
     form: AnswerForm[Any] | None = None
 
 
-Limits = EpisodeLimits  # the name that `agentkv.agent` imports
-
-
 def run_episode(
     conversation: Conversation, environment: Environment, limits: EpisodeLimits
 ) -> Episode[Any]:

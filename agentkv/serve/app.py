@@ -43,9 +43,6 @@ from agentkv.serve.responses import (
 from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
-_Handler = Callable[[Request, str], Awaitable[Response]]
-"""Answers a request of an owner."""
-
 Handler = Callable[[Request, str], Awaitable[Response]]
 """Answers a request of an owner."""
 SESSION_HEADER = "x-agentkv-session"
