@@ -111,7 +111,7 @@ def _port(port: str, default: str | None = None) -> str:
     return f"(?:{pattern})?" if default is not None and port in ("", "*", default) else pattern
 
 
-class Addresses:
+class HostAddresses:
     """Translates between public origins such as http://shop.localhost and the real ones."""
 
     def __init__(self, real: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentkv_env.errors import ActionFailed
-from agentkv_env.hosts import Addresses, AllowList
+from agentkv_env.hosts import AllowList, HostAddresses
 from agentkv_env.masking import Secrets
 from agentkv_env.page import Node, Page
 
@@ -65,7 +65,7 @@ class NamedSecrets:
         addresses: Mapping[str, str] | None = None,
     ) -> None:
         self._secrets = dict(secrets or {})
-        self._addresses = Addresses(addresses or {})
+        self._addresses = HostAddresses(addresses or {})
         self._allowed: dict[str, AllowList] = {}
         self.masks = Secrets()
         """Shows the name of each secret in place of its value."""

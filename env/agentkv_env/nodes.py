@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from agentkv_env.ocr import Line, Ocr, image_key
+from agentkv_env.ocr import Ocr, OcrLine, image_key
 from agentkv_env.page import Box, Cell, Node
 from agentkv_env.sanitize import clean
 
@@ -80,7 +80,7 @@ class ImageTextReader:
 
     def read(
         self, keys: Mapping[tuple[str, int], str]
-    ) -> tuple[dict[tuple[str, int], tuple[Line, ...]], int]:
+    ) -> tuple[dict[tuple[str, int], tuple[OcrLine, ...]], int]:
         """Return the lines by (frame, picture number), and the number of unreadable new pictures.
 
         The boxes of lines are fractions of the picture. Makes no browser calls.
@@ -118,7 +118,7 @@ def _pad_crop(
 
 def build_nodes(
     found: Iterable[Found],
-    read: Mapping[tuple[str, int], Sequence[Line]],
+    read: Mapping[tuple[str, int], Sequence[OcrLine]],
     viewport: tuple[int, int],
 ) -> Iterator[Node]:
     """Yield the nodes in reading order, the lines of an image right after the image.
@@ -162,7 +162,7 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).casefold()
 
 
-def _line_box(line: Line, image: Sequence[int]) -> Box:
+def _line_box(line: OcrLine, image: Sequence[int]) -> Box:
     x, y, width, height = image
     return Box(
         x=round(x + line.x * width),

@@ -44,7 +44,7 @@ class OcrMissing(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OcrLine:
     """One line of text in an image; the box is in fractions of the image's width and height."""
 
     text: str
@@ -81,7 +81,7 @@ class Ocr:
         self.timeout_s = timeout_s
         self.num_runs = 0
         """Number of times Tesseract was started."""
-        self._known: dict[str, tuple[Line, ...]] = {}
+        self._known: dict[str, tuple[OcrLine, ...]] = {}
         self._failed: set[str] = set()
 
     @classmethod
@@ -92,7 +92,7 @@ class Ocr:
         except OcrMissing:
             return None
 
-    def recall(self, key: str) -> tuple[Line, ...] | None:
+    def recall(self, key: str) -> tuple[OcrLine, ...] | None:
         """Return the cached lines of the image with this key, or None if it was never read."""
         if key in self._failed:
             return ()
@@ -102,13 +102,13 @@ class Ocr:
             return None
         try:
             entries = json.loads(self._path(key).read_text(encoding="utf-8"))
-            lines = tuple(Line(**entry) for entry in entries)
+            lines = tuple(OcrLine(**entry) for entry in entries)
         except (OSError, ValueError, TypeError):
             return None  # absent or damaged: read the image again
         self._known[key] = lines
         return lines
 
-    def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[Line, ...]]:
+    def read(self, images: Mapping[str, Image.Image]) -> dict[str, tuple[OcrLine, ...]]:
         """Return the lines of each image by key; new images are read together and remembered.
 
         A key identifies the decoded pixels, see `image_key`. An image that Tesseract failed to
@@ -132,7 +132,7 @@ class Ocr:
 
     def _read_batch(
         self, batch: Sequence[tuple[str, Image.Image]], timeout_s: float
-    ) -> dict[str, tuple[Line, ...]]:
+    ) -> dict[str, tuple[OcrLine, ...]]:
         mosaic, cells = _compose_mosaic([image for _, image in batch])
         mosaic.format = "PPM"  # how Tesseract gets it: PNG would take 0.1 s more to compress
         self.num_runs += 1
@@ -154,7 +154,7 @@ class Ocr:
         name = hashlib.sha256(f"{VERSION}:{key}".encode()).hexdigest()[:32]
         return self.cache / name[:2] / f"{name}.json"
 
-    def _save(self, key: str, lines: tuple[Line, ...]) -> None:
+    def _save(self, key: str, lines: tuple[OcrLine, ...]) -> None:
         if self.cache is None:
             return
         path = self._path(key)
@@ -285,7 +285,7 @@ def _words_by_cell(words: Mapping[str, Sequence[Any]], cells: Sequence[Cell]) ->
     return grouped
 
 
-def _lines(words: Sequence[_Word], cell: Cell, grey: Image.Image) -> Iterator[Line]:
+def _lines(words: Sequence[_Word], cell: Cell, grey: Image.Image) -> Iterator[OcrLine]:
     rows: dict[tuple[int, int, int], list[_Word]] = {}
     for word in words:
         rows.setdefault(word.row, []).append(word)
@@ -309,7 +309,7 @@ def _lines(words: Sequence[_Word], cell: Cell, grey: Image.Image) -> Iterator[Li
                 round(bottom * grey.height),
             )
         )
-        yield Line(text, left, top, right - left, bottom - top, faint=_contrast(seen) < FAINT)
+        yield OcrLine(text, left, top, right - left, bottom - top, faint=_contrast(seen) < FAINT)
 
 
 def _contrast(grey: Image.Image) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 from playwright.sync_api import Error
 
 from agentkv_env.errors import StillLoading
-from agentkv_env.hosts import Addresses
+from agentkv_env.hosts import HostAddresses
 from agentkv_env.named_secrets import NamedSecrets
 from agentkv_env.nodes import ImageTextReader, build_nodes
-from agentkv_env.ocr import Line, Ocr
+from agentkv_env.ocr import Ocr, OcrLine
 from agentkv_env.page import Page
 from agentkv_env.request_filter import RequestFilter
 from agentkv_env.sanitize import clean, quote
@@ -32,7 +32,7 @@ class Reader:
         self,
         tabs: Tabs,
         *,
-        addresses: Addresses,
+        addresses: HostAddresses,
         may_show: Callable[[str], bool],
         leave_disallowed: Callable[[], None],
         request_filter: RequestFilter,
@@ -74,7 +74,7 @@ class Reader:
             tab = self._tabs.current
             size = tab.page.viewport_size
             viewport = (size["width"], size["height"]) if size else UNBOUNDED
-            lines: Mapping[tuple[str, int], Sequence[Line]] = {}
+            lines: Mapping[tuple[str, int], Sequence[OcrLine]] = {}
             keys: Mapping[tuple[str, int], str] = {}
             if self._image_text is not None:
                 with timed(self._stopwatch, "OCR"):

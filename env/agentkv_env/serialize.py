@@ -100,7 +100,7 @@ class Observation:
     """Number of lines of nodes that the budget cut."""
 
 
-class Line(NamedTuple):
+class PageLine(NamedTuple):
     """A line of a node or of a row."""
 
     text: str
@@ -135,7 +135,7 @@ def serialize(
 
 def fitted(
     head: list[str],
-    body: Sequence[Line],
+    body: Sequence[PageLine],
     tail: list[str],
     budget: int | None,
     count: Callable[[str], int],
@@ -231,12 +231,12 @@ def tail_lines(page: Page) -> list[str]:
     return ["more below"] if page.pixels_below > 0 else []
 
 
-def body_lines(page: Page, layout: Layout) -> list[Line]:
+def body_lines(page: Page, layout: Layout) -> list[PageLine]:
     """Return the lines of the nodes with content: one for each node or, in the layout "before",
     for each row."""
     shown = _shown_nodes(page, layout)
     if layout == "after":
-        return [Line(text, node.role == "text") for text, node in shown]
+        return [PageLine(text, node.role == "text") for text, node in shown]
     groups = [
         [each for _, each in group]
         for _, group in groupby(enumerate(shown), lambda item: _row_of(item[1][1]) or -item[0])
@@ -248,7 +248,7 @@ def body_lines(page: Page, layout: Layout) -> list[Line]:
         if _is_row(group):
             nodes = [node for _, node in group]
             is_prose = all(node.role == "text" and node.kind == "text" for node in nodes)
-            lines.append(Line(_render_row(nodes, said), is_prose))
+            lines.append(PageLine(_render_row(nodes, said), is_prose))
             continue
         ((text, node),) = group
         follower = groups[index + 1][0][1] if index + 1 < len(groups) else None
@@ -259,7 +259,7 @@ def body_lines(page: Page, layout: Layout) -> list[Line]:
         if is_picture or is_unclear or "point" in node.uses:
             box = node.box
             text += f" @{box.x},{box.y},{box.width},{box.height}"
-        lines.append(Line(text, node.role == "text"))
+        lines.append(PageLine(text, node.role == "text"))
     return lines
 
 

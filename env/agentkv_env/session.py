@@ -13,7 +13,7 @@ from agentkv_env import executor
 from agentkv_env.actions import Action
 from agentkv_env.async_bridge import BridgedObject
 from agentkv_env.errors import ActionFailed, BrowserGone, TabClosed
-from agentkv_env.hosts import Addresses, AllowList
+from agentkv_env.hosts import AllowList, HostAddresses
 from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
@@ -61,7 +61,7 @@ class Session:
 
         A session with a proxy owns the proxy and the context.
         """
-        self._addresses = Addresses(addresses)
+        self._addresses = HostAddresses(addresses)
         self._allow = allow
         self._proxy = proxy
         self._strict = strict

@@ -10,7 +10,7 @@ _EMA_DECAY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """Settings of a run. Equal settings, recordings and process counts give equal runs, unless
     `minutes` is set."""
 

@@ -30,7 +30,7 @@ from train_nano.loss import Accuracy, batch_size, batches, losses, per_reply, pe
 from train_nano.mixture import ORDER, STAGES, MixturePlan, make_source
 from train_nano.model import configure, export, initialize, load_weights
 from train_nano.optimizer import Optimizer
-from train_nano.settings import Settings, TrainingProgress
+from train_nano.settings import TrainingProgress, TrainingSettings
 from train_nano.tokenizer import save as save_tokenizer
 from train_nano.workers import Worker, launch
 
@@ -53,7 +53,7 @@ class Trainer:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: TrainingSettings,
         tokenizer: Tokenizer,
         work: Path,
         recordings: Recordings,
@@ -314,7 +314,7 @@ def _truncate_log(path: Path, *, after: int) -> None:
 
 def load_trainer(
     work: Path,
-    settings: Settings | None = None,
+    settings: TrainingSettings | None = None,
     start: Path | None = None,
     worker: Worker = SINGLE_WORKER,
     recordings: Path | None = RECORDINGS,
@@ -330,7 +330,7 @@ def load_trainer(
         num_drawers: processes that draw rows; with 0 the trainer draws them itself.
     """
     started = time.monotonic()
-    settings = settings or Settings()
+    settings = settings or TrainingSettings()
     path = work / "tokenizer.json"
     tokenizer = Tokenizer.from_file(str(path if path.exists() else MODEL / "tokenizer.json"))
     drawers = None
@@ -347,7 +347,7 @@ def load_trainer(
 def train(
     worker: Worker,
     work: Path,
-    settings: Settings,
+    settings: TrainingSettings,
     start: Path | None,
     until: int | None,
     num_drawers: int,
@@ -367,7 +367,7 @@ def main() -> None:
         "--work", type=Path, default=HERE / "work", help="folder of tokenizer, checkpoint and log"
     )
     parser.add_argument(
-        "--tokens", type=int, default=Settings().tokens, help="tokens of the whole run"
+        "--tokens", type=int, default=TrainingSettings().tokens, help="tokens of the whole run"
     )
     parser.add_argument(
         "--minutes",
@@ -378,14 +378,14 @@ def main() -> None:
     parser.add_argument(
         "--rate",
         type=float,
-        default=Settings().rate,
+        default=TrainingSettings().rate,
         help="highest learning rate (default: %(default)s)",
     )
     parser.add_argument(
         "--decay",
         type=int,
         metavar="TOKENS",
-        default=Settings().decay_tokens,
+        default=TrainingSettings().decay_tokens,
         help="final tokens over which the rate falls (default: %(default)s); with --minutes, "
         "their share of --tokens is the share of the time",
     )
@@ -409,7 +409,7 @@ def main() -> None:
     parser.add_argument(
         "--step-factor",
         type=int,
-        default=Settings().step_factor,
+        default=TrainingSettings().step_factor,
         metavar="N",
         help="multiply the tokens of every step by N",
     )
@@ -430,7 +430,7 @@ def main() -> None:
     parser.add_argument(
         "--dtype",
         choices=("bfloat16", "float32"),
-        default=Settings().dtype,
+        default=TrainingSettings().dtype,
         help="data type of matrix products",
     )
     options = parser.parse_args()
@@ -438,7 +438,7 @@ def main() -> None:
     if options.drawers and processes > 1:
         parser.error("--drawers needs --processes 1: every worker draws all rows")
     settings = replace(
-        Settings(),
+        TrainingSettings(),
         tokens=options.tokens,
         rate=options.rate,
         decay_tokens=options.decay,

@@ -32,7 +32,7 @@ class ShowError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class ShownEpisode:
     """An episode of a folder."""
 
     stem: str
@@ -42,7 +42,7 @@ class Recorded:
     """Its result; None for a trace that belongs to no run, or to an episode without a result."""
 
 
-def find_episodes(place: Path) -> list[Recorded]:
+def find_episodes(place: Path) -> list[ShownEpisode]:
     """Return the episodes of a run's folder, of a folder with a trace, or of one trace.
 
     Raises:
@@ -50,17 +50,17 @@ def find_episodes(place: Path) -> list[Recorded]:
         ResultsError: a ValueError; the folder's results cannot be read.
     """
     if place.is_file():
-        return [Recorded(place.stem, place, None)]
+        return [ShownEpisode(place.stem, place, None)]
     results = place / "results.jsonl"
     rows = read_rows(results) if stored(results).is_file() else []
     by_stem = {Path(row.trace).stem: row for row in rows if row.trace}
     paths = sorted([*(place / "traces").glob("*.jsonl"), *place.glob("trace.jsonl")])
     if not paths:
         raise ShowError(f"{place}: neither a trace nor a folder with traces of a run")
-    return [Recorded(path.stem, path, by_stem.get(path.stem)) for path in paths]
+    return [ShownEpisode(path.stem, path, by_stem.get(path.stem)) for path in paths]
 
 
-def find_episode(episodes: Sequence[Recorded], task: str, policy: str | None) -> Recorded:
+def find_episode(episodes: Sequence[ShownEpisode], task: str, policy: str | None) -> ShownEpisode:
     """Return the only episode of a task, by its number or by the beginning of the trace's name.
 
     Args:
@@ -83,7 +83,7 @@ def find_episode(episodes: Sequence[Recorded], task: str, policy: str | None) ->
     return found[0]
 
 
-def of_policy(episodes: Sequence[Recorded], policy: str | None) -> Sequence[Recorded]:
+def of_policy(episodes: Sequence[ShownEpisode], policy: str | None) -> Sequence[ShownEpisode]:
     """Return the episodes under one policy; all for None.
 
     Raises:
@@ -96,7 +96,7 @@ def of_policy(episodes: Sequence[Recorded], policy: str | None) -> Sequence[Reco
     return matching
 
 
-def find_other(episodes: Sequence[Recorded], one: Recorded, other: str) -> Recorded:
+def find_other(episodes: Sequence[ShownEpisode], one: ShownEpisode, other: str) -> ShownEpisode:
     """Return the episode to compare `one` with: by its policy, or by its trace's name.
 
     Raises:
@@ -117,7 +117,7 @@ def find_other(episodes: Sequence[Recorded], one: Recorded, other: str) -> Recor
     raise ShowError(f"{many} --against '{other}'; there are: {names}")
 
 
-def print_episodes(console: Console, episodes: Sequence[Recorded]) -> None:
+def print_episodes(console: Console, episodes: Sequence[ShownEpisode]) -> None:
     """Print a table of the episodes."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("task", "policy", "seed", "status", "score", "steps", "hot", "cold", "all"):
@@ -128,7 +128,7 @@ def print_episodes(console: Console, episodes: Sequence[Recorded]) -> None:
     console.print(table)
 
 
-def print_episode(console: Console, episode: Recorded) -> None:
+def print_episode(console: Console, episode: ShownEpisode) -> None:
     """Print an episode step by step. Raises TraceError."""
     trace = read_trace(episode.path)
     memory = Memory(trace.steps)
@@ -140,7 +140,7 @@ def print_episode(console: Console, episode: Recorded) -> None:
     _print_end(console, episode, trace)
 
 
-def print_step(console: Console, episode: Recorded, number: int) -> None:
+def print_step(console: Console, episode: ShownEpisode, number: int) -> None:
     """Print one step whole.
 
     Args:
@@ -174,7 +174,7 @@ def print_step(console: Console, episode: Recorded, number: int) -> None:
         _print_page(console, memory, number - 1)
 
 
-def print_against(console: Console, one: Recorded, other: Recorded) -> None:
+def print_against(console: Console, one: ShownEpisode, other: ShownEpisode) -> None:
     """Print two episodes of one task side by side, and where they part. Raises TraceError."""
     traces = [read_trace(each.path) for each in (one, other)]
     names = [_policy_of(each) for each in (one, other)]
@@ -215,7 +215,7 @@ def _done(steps: Sequence[Step], number: int) -> str:
     return plain(_one_line(f"{step.action or '(unreadable)'}{on}"))
 
 
-def _summary(episode: Recorded) -> list[str]:
+def _summary(episode: ShownEpisode) -> list[str]:
     """Return the cells of an episode's line."""
     row = episode.row
     if row is not None:
@@ -243,7 +243,7 @@ def _bytes(hot: int | None, cold: int) -> list[str]:
     return [human_bytes(hot), human_bytes(cold or None), human_bytes(whole)]
 
 
-def _task_of(episode: Recorded) -> int | None:
+def _task_of(episode: ShownEpisode) -> int | None:
     if episode.row is not None:
         return episode.row.task_id
     try:
@@ -258,7 +258,7 @@ def _task_in(trace: Trace) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _policy_of(episode: Recorded) -> str:
+def _policy_of(episode: ShownEpisode) -> str:
     if episode.row is not None:
         return episode.row.policy
     try:
@@ -272,7 +272,7 @@ def _listed(names: Sequence[str], most: int = 12) -> str:
     return f"{shown}, ..." if len(names) > most else shown or "none"
 
 
-def _print_head(console: Console, episode: Recorded, trace: Trace) -> None:
+def _print_head(console: Console, episode: ShownEpisode, trace: Trace) -> None:
     _wrapped(console, str(trace.head.get("goal", "")), "", style="bold")
     head = trace.head
     facts = [
@@ -282,7 +282,7 @@ def _print_head(console: Console, episode: Recorded, trace: Trace) -> None:
     console.print()
 
 
-def _print_end(console: Console, episode: Recorded, trace: Trace) -> None:
+def _print_end(console: Console, episode: ShownEpisode, trace: Trace) -> None:
     console.print()
     _wrapped(console, _end(episode, trace), "")
     answer = str((trace.end or {}).get("answer") or "")
@@ -294,7 +294,7 @@ def _print_end(console: Console, episode: Recorded, trace: Trace) -> None:
         _line(console, "This trace does not say what was forgotten: a script, or an older version.")
 
 
-def _end(episode: Recorded, trace: Trace) -> str:
+def _end(episode: ShownEpisode, trace: Trace) -> str:
     if trace.end is None:
         return f"interrupted after {len(trace.steps)} steps"
     row = episode.row

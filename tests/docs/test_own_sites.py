@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentkv_tasks.own_sites.schema import Account, Login, Site
+from agentkv_tasks.own_sites.schema import Account, Login, OwnSite
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own-sites.md").read_text(encoding="utf-8")
@@ -57,5 +57,5 @@ def test_the_tasks_run_and_write_no_password(folder: Path) -> None:
 
 
 def test_the_page_names_every_key_of_the_file() -> None:
-    keys = {key for schema in (Site, Login, Account) for key in schema.model_fields}
+    keys = {key for schema in (OwnSite, Login, Account) for key in schema.model_fields}
     assert [key for key in keys if f"`{key}`" not in PAGE and f".{key}" not in PAGE] == []

@@ -15,7 +15,7 @@ from playwright.sync_api import Page as PlaywrightPage
 from agentkv_env.actions import parse
 from agentkv_env.browser import Browser, find_executable
 from agentkv_env.errors import ActionFailed, BrowserGone, BrowserMissing, PageHung
-from agentkv_env.hosts import Addresses, AllowList, split_port
+from agentkv_env.hosts import AllowList, HostAddresses, split_port
 from agentkv_env.session import PageError, Session
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_both_locks_agree_on_every_address(rest: str) -> None:
 
 
 def test_addresses_map_only_whole_origins() -> None:
-    addresses = Addresses({"http://shop.localhost": "http://shop.localhost:4123"})
+    addresses = HostAddresses({"http://shop.localhost": "http://shop.localhost:4123"})
     assert addresses.to_real("http://shop.localhost/a?b") == "http://shop.localhost:4123/a?b"
     assert addresses.to_real("shop.localhost") == "http://shop.localhost:4123"
     assert addresses.to_real("shop.localhost:4123/a") == "http://shop.localhost:4123/a"

@@ -13,7 +13,7 @@ from agentkv_tasks.own_sites.site_file import read_site_file
 from agentkv_tasks.run import command
 from agentkv_tasks.run.cluster.connect import ClusterError
 from agentkv_tasks.run.cluster.driver import refuse_one_machine
-from agentkv_tasks.run.cluster.events import Event, Finished, Started
+from agentkv_tasks.run.cluster.events import Event, NodeFinished, Started
 from agentkv_tasks.run.cluster.node_runner import NodeRunner
 from agentkv_tasks.run.plan import Plan, trace_path
 from agentkv_tasks.settings import RunSettings
@@ -86,9 +86,9 @@ def test_the_runner_of_a_node_reports_rows_with_their_traces_and_leaves_nothing(
     assert folder is not None and folder.is_dir()
     first, second = plan.jobs[:2]
     runner.add([(first, ())])
-    events = wait_for(runner, Finished)
+    events = wait_for(runner, NodeFinished)
     runner.add([(second, ())])  # the runner waits for more while it has nothing to play
-    events += wait_for(runner, Finished)
+    events += wait_for(runner, NodeFinished)
     assert [event.key for event in events if isinstance(event, Started)] == [first.key, second.key]
     for job, event in zip((first, second), events_of(events), strict=True):
         assert event.row.key == job.key and event.row.success
@@ -101,8 +101,8 @@ def test_the_runner_of_a_node_reports_rows_with_their_traces_and_leaves_nothing(
     assert not folder.exists()
 
 
-def events_of(events: list[Event]) -> list[Finished]:
-    return [event for event in events if isinstance(event, Finished)]
+def events_of(events: list[Event]) -> list[NodeFinished]:
+    return [event for event in events if isinstance(event, NodeFinished)]
 
 
 def wait_for(runner: NodeRunner, kind: type[Event]) -> list[Event]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentkv_tasks.report.live import LivePage, Playing, Progress
+from agentkv_tasks.report.live import LivePage, Playing, RunProgress
 from agentkv_tasks.results import Row
 from agentkv_tasks.run.display import RunDisplay
 
@@ -23,7 +23,7 @@ def text_of(path: Path) -> str:
 def test_the_page_says_what_is_done_and_what_is_left(tmp_path: Path, row: MakeRow) -> None:
     path = tmp_path / "report.html"
     page = LivePage(path, title=f"small {HOSTILE}")
-    progress = {"full": Progress(4), HOSTILE: Progress(4)}
+    progress = {"full": RunProgress(4), HOSTILE: RunProgress(4)}
     done = [
         row(kv_peak_bytes=4096, kv_cold_bytes=1024, steps=4, seconds=2.0),
         row(success=False, status="crash", kv_peak_bytes=2048, steps=1, error=HOSTILE),

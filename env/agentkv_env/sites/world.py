@@ -5,20 +5,20 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from agentkv_env.sites.classifieds import SITE as CLASSIFIEDS
-from agentkv_env.sites.classifieds.content import Content as Classifieds
+from agentkv_env.sites.classifieds.content import ClassifiedsContent
 from agentkv_env.sites.forum import SITE as FORUM
-from agentkv_env.sites.forum.content import Content as Forum
+from agentkv_env.sites.forum.content import ForumContent
 from agentkv_env.sites.home import SITE as HOME
-from agentkv_env.sites.home.content import Content as Home
+from agentkv_env.sites.home.content import HomeContent
 from agentkv_env.sites.names import Names, Person
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.region import generate as generate_region
 from agentkv_env.sites.registry import SITES
 from agentkv_env.sites.shop import SITE as SHOP
-from agentkv_env.sites.shop.content import Content as Shop
+from agentkv_env.sites.shop.content import ShopContent
 from agentkv_env.sites.site import Site
 from agentkv_env.sites.wiki import SITE as WIKI
-from agentkv_env.sites.wiki.content import Content as Wiki
+from agentkv_env.sites.wiki.content import WikiContent
 
 DEFAULT_SEED = 75
 
@@ -77,27 +77,27 @@ class World:
         raise KeyError(f"no site {site.name!r} in this world")
 
     @property
-    def home(self) -> Home:
+    def home(self) -> HomeContent:
         """The content of the home page."""
         return self.content_of(HOME)
 
     @property
-    def shop(self) -> Shop:
+    def shop(self) -> ShopContent:
         """The content of the shop."""
         return self.content_of(SHOP)
 
     @property
-    def classifieds(self) -> Classifieds:
+    def classifieds(self) -> ClassifiedsContent:
         """The content of the classifieds."""
         return self.content_of(CLASSIFIEDS)
 
     @property
-    def forum(self) -> Forum:
+    def forum(self) -> ForumContent:
         """The content of the forum."""
         return self.content_of(FORUM)
 
     @property
-    def wiki(self) -> Wiki:
+    def wiki(self) -> WikiContent:
         """The content of the wiki."""
         return self.content_of(WIKI)
 

@@ -79,7 +79,7 @@ def act(
         from agentkv.advice import advice_on_model
         from agentkv.build import ignored_budget
         from agentkv.status_line import StatusLine
-        from agentkv_tasks.run.act import Place, run_goal
+        from agentkv_tasks.run.act import ActPlace, run_goal
         from agentkv_tasks.run.act_terminal import ActTerminal
 
         exclude({"--confirm": confirm, "--dry-run": dry_run})
@@ -87,7 +87,7 @@ def act(
         if url is None and connect is None:
             raise OptionError("give the start page with --url, or a Chrome with --connect")
         settings = RunSettings.read(**given, policies=(policy,))
-        place = Place(
+        place = ActPlace(
             url,
             connect,
             visible,

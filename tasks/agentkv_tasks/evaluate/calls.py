@@ -23,7 +23,7 @@ _PAGE = "__page__"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GraderCall:
     """A parsed call; an argument is a literal, or the page in place of `__page__`."""
 
     name: str
@@ -51,7 +51,7 @@ class Call:
         return function(*values)
 
 
-def parse_call(text: str) -> Call:
+def parse_call(text: str) -> GraderCall:
     """Parse `name(arguments)`, without a `func:` prefix.
 
     Raises:
@@ -68,7 +68,7 @@ def parse_call(text: str) -> Call:
         raise ValueError(f"unknown helper '{node.func.id}'; known: {', '.join(sorted(TABLE))}")
     arguments = tuple(_argument(argument, text) for argument in node.args)
     _check_arguments(node.func.id, arguments)
-    return Call(node.func.id, arguments)
+    return GraderCall(node.func.id, arguments)
 
 
 def _argument(node: ast.expr, text: str) -> object:

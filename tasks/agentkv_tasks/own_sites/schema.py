@@ -33,7 +33,7 @@ PYTHON = "{python}"
 _SITE_NAME = re.compile("[a-z][a-z0-9-]*")
 
 
-class _Schema(BaseModel):
+class _SiteSchema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -63,7 +63,7 @@ def _place(value: object) -> object:
     return {"label": value} if isinstance(value, str) else value
 
 
-class Place(_Schema):
+class Place(_SiteSchema):
     """An element of a page, by its label or text, or by a CSS selector.
 
     In the file, a bare text is the label.
@@ -85,7 +85,7 @@ class Place(_Schema):
 OnePlace = Annotated[Place, BeforeValidator(_place)]
 
 
-class Login(_Schema):
+class Login(_SiteSchema):
     """A form that logs an account in."""
 
     page: str = "/"
@@ -114,7 +114,7 @@ def _password(value: object) -> object:
     return value
 
 
-class Password(_Schema):
+class Password(_SiteSchema):
     """Where a password is: in an environment variable, or in a file."""
 
     env: str = Field(default="", pattern="^[A-Za-z_][A-Za-z0-9_]*$|^$")
@@ -127,7 +127,7 @@ class Password(_Schema):
         return self
 
 
-class Account(_Schema):
+class Account(_SiteSchema):
     """An account: a name and a password for the form, or a stored log-in."""
 
     name: str = ""
@@ -154,13 +154,13 @@ def _reset(value: object) -> object:
     return {"command": value} if isinstance(value, list | tuple) else value
 
 
-class Variable(_Schema):
+class Variable(_SiteSchema):
     """A value that does not stand in the file: the name of its environment variable."""
 
     env: str = Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")
 
 
-class Reset(_Schema):
+class Reset(_SiteSchema):
     """What puts a site into its first state before a task.
 
     In the file, `"restart"` stands for `{ restart = true }`, and a list for a command.
@@ -200,7 +200,7 @@ def _address(value: object) -> object:
     return os.environ[name]
 
 
-class Site(_Schema):
+class OwnSite(_SiteSchema):
     """One site."""
 
     address: Annotated[str, BeforeValidator(_address)]
@@ -242,7 +242,7 @@ class Site(_Schema):
         return value.rstrip("/")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "Site":
+    def _fits_together(self) -> "OwnSite":
         if PORT in self.address and self.start is None:
             raise ValueError("an address with {port} needs a `start` that serves on that port")
         written = [*(self.start or ()), *self.environment.values()]
@@ -277,16 +277,16 @@ class Site(_Schema):
         return not self.is_copied and self.start is not None
 
 
-class Written(_Schema):
+class Written(_SiteSchema):
     """The whole file."""
 
     tasks: str
     settle_s: float = Field(default=0.0, ge=0, le=60)
-    sites: dict[str, Site] = Field(min_length=1)
+    sites: dict[str, OwnSite] = Field(min_length=1)
 
     @field_validator("sites")
     @classmethod
-    def _have_names(cls, value: dict[str, Site]) -> dict[str, Site]:
+    def _have_names(cls, value: dict[str, OwnSite]) -> dict[str, OwnSite]:
         for name in value:
             if not _SITE_NAME.fullmatch(name):
                 raise ValueError(
@@ -318,7 +318,7 @@ def _schema_at(place: tuple[Any, ...]) -> type[BaseModel] | None:
         case (_,):
             return Written
         case ("sites", _, _):
-            return Site
+            return OwnSite
         case ("sites", _, "login", _):
             return Login
         case ("sites", _, "reset", _):
@@ -330,7 +330,7 @@ def _schema_at(place: tuple[Any, ...]) -> type[BaseModel] | None:
     return None
 
 
-def placeholder_of(name: str, site: Site) -> str:
+def placeholder_of(name: str, site: OwnSite) -> str:
     """Return the placeholder of a site in tasks: its own, or one made of its name."""
     found = site.placeholder or f"__{re.sub('[^a-z]', '', name).upper()}__"
     assert PLACEHOLDER.fullmatch(found), "a name begins with a letter"

@@ -19,7 +19,7 @@ from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import MagentoAdmin
 from agentkv_tasks.own_sites.guard import GRACE_S
 from agentkv_tasks.own_sites.process import SiteProcess
-from agentkv_tasks.own_sites.schema import PORT, PYTHON, Command, Site
+from agentkv_tasks.own_sites.schema import PORT, PYTHON, Command, OwnSite
 from agentkv_tasks.own_sites.sign_in import SignInError, joined, read_storage_state, sign_in
 from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.task import Task
@@ -41,7 +41,7 @@ class ServedSite:
 
     def __init__(self, file: SiteFile, name: str, secrets: Secrets) -> None:
         self.name = name
-        self.site: Site = file.sites[name]
+        self.site: OwnSite = file.sites[name]
         self._file = file
         self._secrets = secrets
         self._process: SiteProcess | None = None

@@ -15,8 +15,8 @@ from agentkv_env.named_secrets import Secret, is_name, names_in, placeholder
 from agentkv_tasks.own_sites.schema import (
     PORT,
     Account,
+    OwnSite,
     Reset,
-    Site,
     Written,
     explain,
     placeholder_of,
@@ -40,7 +40,7 @@ class SiteFile:
     VisualWebArena, `NAME:FILE`."""
     settle_s: float
     """Seconds to wait after a page check has opened a page."""
-    sites: Mapping[str, Site]
+    sites: Mapping[str, OwnSite]
 
     @property
     def folder(self) -> Path:
@@ -198,7 +198,7 @@ class SiteFile:
             if site.reset is None and (not site.read_only or name in changed)
         ]
 
-    def sites_of(self, task: Task) -> dict[str, Site]:
+    def sites_of(self, task: Task) -> dict[str, OwnSite]:
         """Return the sites that `task` names, by their names or by their placeholders."""
         return {
             name: site

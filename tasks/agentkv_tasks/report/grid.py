@@ -12,7 +12,7 @@ SIGNS = {"yes": "✓", "no": "✗", "broken": "!"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     """One episode."""
 
     row: Row
@@ -23,19 +23,19 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GridLine:
     """One task."""
 
     name: str
     goal: str
     category: str
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[GridCell, ...], ...]
     """Episodes by policy, then by seed."""
 
 
 def grid(
     summaries: Sequence[Summary], traces: Mapping[str, Trace], hrefs: Mapping[str, str]
-) -> list[Line]:
+) -> list[GridLine]:
     """Return a line for each task of each world of one suite.
 
     Args:
@@ -50,15 +50,15 @@ def grid(
         place = row.world_seed, row.task_id
         if place not in firsts or firsts[place].key not in traces:
             firsts[place] = row
-    cells: dict[tuple[int, int], list[list[Cell]]] = {
+    cells: dict[tuple[int, int], list[list[GridCell]]] = {
         place: [[] for _ in summaries] for place in firsts
     }
     for column, summary in enumerate(summaries):
         for row in sorted(summary.rows, key=lambda row: (row.seed, row.repeat)):
-            cell = Cell(row, outcome_of(row), SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
+            cell = GridCell(row, outcome_of(row), SIGNS[outcome_of(row)], hrefs.get(row.key, ""))
             cells[row.world_seed, row.task_id][column].append(cell)
     return [
-        Line(
+        GridLine(
             f"{place[0]}: {place[1]}" if several else str(place[1]),
             goal_of(firsts[place], traces.get(firsts[place].key)),
             firsts[place].category,

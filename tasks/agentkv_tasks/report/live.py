@@ -25,7 +25,7 @@ _LATEST = 10
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Progress of one policy."""
 
     total: int
@@ -103,7 +103,7 @@ class LivePage:
 
     def write(
         self,
-        progress: Mapping[str, Progress],
+        progress: Mapping[str, RunProgress],
         playing: Sequence[Playing],
         seconds_left: float | None,
         *,

@@ -53,7 +53,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A series in the units of the plot."""
 
     label: str
@@ -91,7 +91,7 @@ class Plot:
     """Lines on common axes, ready for the template."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     x_title: str
@@ -126,7 +126,7 @@ def line_plot(title: str, series: Sequence[Series], *, x: Axis, y: Axis, x_title
         if at:
             points = " ".join(f"{left:.1f},{below:.1f}" for left, below in at)
             end = round(at[-1][0], 1), round(at[-1][1], 1)
-            lines.append(Line(each.label, each.style % NUM_STYLES, points, end, each.last))
+            lines.append(PlotLine(each.label, each.style % NUM_STYLES, points, end, each.last))
     return Plot(
         title,
         _labelled(lines),
@@ -136,7 +136,7 @@ def line_plot(title: str, series: Sequence[Series], *, x: Axis, y: Axis, x_title
     )
 
 
-def _labelled(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _labelled(lines: Sequence[PlotLine]) -> tuple[PlotLine, ...]:
     """Give the single points labels that cover no mark, no other label and no edge of the plot."""
     taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in (line.end for line in lines)]
     found = []

@@ -37,7 +37,7 @@ class UrlError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ActPlace:
     """Where the agent works."""
 
     url: str | None
@@ -54,7 +54,7 @@ class Place:
 
 def run_goal(
     settings: RunSettings,
-    place: Place,
+    place: ActPlace,
     goal: str,
     *,
     max_steps: int,
@@ -140,7 +140,7 @@ def run_goal(
 
 
 @contextlib.contextmanager
-def _session(settings: RunSettings, place: Place) -> Iterator[Session]:
+def _session(settings: RunSettings, place: ActPlace) -> Iterator[Session]:
     """Open a session in a browser of ours, or on a tab of the user's."""
     url, ocr = place.url, Ocr.find(default_cache())
     hosts: tuple[str, ...] | None = None

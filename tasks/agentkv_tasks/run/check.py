@@ -36,7 +36,7 @@ Verdict = Literal["ok", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SiteFinding:
     """Result of one check."""
 
     name: str
@@ -44,7 +44,7 @@ class Finding:
     detail: str
 
 
-def examine(file: SiteFile, *, browser_path: Path | None = None) -> Iterator[Finding]:
+def examine(file: SiteFile, *, browser_path: Path | None = None) -> Iterator[SiteFinding]:
     """Check the passwords, sites, log-ins and tasks of a file.
 
     The sites are started, and ended at the end. Every task is played three times, each time after a
@@ -61,14 +61,14 @@ def examine(file: SiteFile, *, browser_path: Path | None = None) -> Iterator[Fin
                 try:
                     passwords[name, key] = file.password(account)
                 except ValueError as error:
-                    yield Finding(f"password {name}/{key}", "failed", str(error))
+                    yield SiteFinding(f"password {name}/{key}", "failed", str(error))
     with contextlib.ExitStack() as stack:
         server = OwnServer(file, passwords)
         stack.callback(server.stop)
         checks = _Checks(server, passwords, stack, browser_path)
         for finding in checks.run():
             detail = server.secrets.mask(server.addresses.public(finding.detail))
-            yield Finding(finding.name, finding.verdict, " ".join(detail.split()))
+            yield SiteFinding(finding.name, finding.verdict, " ".join(detail.split()))
 
 
 class _Checks:
@@ -86,7 +86,7 @@ class _Checks:
         self._bad_sites: list[str] = []
         self._bad_accounts: set[tuple[str, str]] = set()
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[SiteFinding]:
         for name in self._server.sites:
             yield from self._site(name)
         for name, site in self._server.file.sites.items():
@@ -95,32 +95,32 @@ class _Checks:
         try:
             tasks, _ = read_task_source(self._server.file.tasks, self._server.file.folder)
         except ValueError as error:
-            yield Finding("tasks", "failed", str(error))
+            yield SiteFinding("tasks", "failed", str(error))
             return
-        yield Finding("tasks", "ok", f"{len(tasks)} in {Path(self._server.file.tasks).name}")
+        yield SiteFinding("tasks", "ok", f"{len(tasks)} in {Path(self._server.file.tasks).name}")
         for task in tasks:
             yield from self._task(task)
 
-    def _site(self, name: str) -> Iterator[Finding]:
+    def _site(self, name: str) -> Iterator[SiteFinding]:
         served = self._server.sites[name]
         label = f"site {name}"
         try:
             served.start()
             how = "answers" if served.site.start is None else "answers after its start"
-            yield Finding(label, "ok", f"{self._server.file.public_address(name)} {how}")
+            yield SiteFinding(label, "ok", f"{self._server.file.public_address(name)} {how}")
             served.reset()
         except SiteError as error:
             self._bad_sites.append(name)
-            yield Finding(label, "failed", str(error))
+            yield SiteFinding(label, "failed", str(error))
             return
         if served.site.reset is not None:
-            yield Finding(f"reset {name}", "ok", "done")
+            yield SiteFinding(f"reset {name}", "ok", "done")
         elif served.site.read_only:
-            yield Finding(f"reset {name}", "skipped", "it is `read_only`")
+            yield SiteFinding(f"reset {name}", "skipped", "it is `read_only`")
         else:
-            yield Finding(f"reset {name}", "skipped", "the file has no `reset` for it")
+            yield SiteFinding(f"reset {name}", "skipped", "the file has no `reset` for it")
 
-    def _log_in(self, name: str, key: str) -> Finding:
+    def _log_in(self, name: str, key: str) -> SiteFinding:
         label = f"log-in {name}/{key}"
         account = self._server.file.sites[name].accounts[key]
         reason = ""
@@ -130,70 +130,72 @@ class _Checks:
             reason = "its password is missing"
         if reason:
             self._bad_accounts.add((name, key))
-            return Finding(label, "skipped", reason)
+            return SiteFinding(label, "skipped", reason)
         try:
             state = self._server.sign_in(self._browser(), name, key)
-            found = Finding(label, "ok", "by the form")
+            found = SiteFinding(label, "ok", "by the form")
             if account.storage_state:
                 found = self._stored(label, name, state)
         except (ValueError, BrowserGone, PlaywrightError) as error:
-            found = Finding(label, "failed", first_line(error))
+            found = SiteFinding(label, "failed", first_line(error))
         if found.verdict == "failed":
             self._bad_accounts.add((name, key))
         return found
 
-    def _stored(self, label: str, name: str, state: StorageState) -> Finding:
+    def _stored(self, label: str, name: str, state: StorageState) -> SiteFinding:
         """Try a stored log-in, for which a page is needed that shows it."""
         file, addresses = self._server.file, self._server.addresses
         login = file.sites[name].login
         if login is None:
-            return Finding(label, "skipped", "stored; no login.shows says what a page then shows")
+            return SiteFinding(
+                label, "skipped", "stored; no login.shows says what a page then shows"
+            )
         site = file.public_address(name)
         if shows_log_in(self._browser(), login, site=site, state=state, addresses=addresses):
-            return Finding(label, "ok", "stored")
-        return Finding(label, "failed", f"stored; {site} does not show {login.shows}")
+            return SiteFinding(label, "ok", "stored")
+        return SiteFinding(label, "failed", f"stored; {site} does not show {login.shows}")
 
-    def _task(self, task: Task) -> Iterator[Finding]:
+    def _task(self, task: Task) -> Iterator[SiteFinding]:
         label = f"task {task.task_id}"
         if problems := self._problems(task):
-            yield Finding(label, "failed", "; ".join(problems))
+            yield SiteFinding(label, "failed", "; ".join(problems))
             return
-        yield Finding(label, "ok", "its addresses and expressions can be read")
+        yield SiteFinding(label, "ok", "its addresses and expressions can be read")
         reason = ", ".join(f"site {name} does not work" for name in self._bad_sites)
         bad = self._bad_accounts.intersection(self._server.file.accounts_of(task))
         if bad and not reason:
             reason = ", ".join(f"{name}/{key} is not logged in" for name, key in sorted(bad))
         if reason:
-            yield Finding(f"{label} stop", "skipped", reason)
-            yield Finding(f"{label} solution", "skipped", reason)
+            yield SiteFinding(f"{label} stop", "skipped", reason)
+            yield SiteFinding(f"{label} solution", "skipped", reason)
             return
         stop, before = self._played(f"{label} stop", task, _STOP, passes=False)
         yield stop
         if not task.solution:
-            yield Finding(f"{label} solution", "skipped", "the task has no `solution`")
+            yield SiteFinding(f"{label} solution", "skipped", "the task has no `solution`")
             return
         solution, _ = self._played(f"{label} solution", task, task.solution, passes=True)
         yield solution
         if {stop.verdict, solution.verdict} == {"ok"}:
             yield self._is_as_before(f"{label} reset", task, before)
         else:
-            yield Finding(f"{label} reset", "skipped", "an earlier check did not succeed")
+            yield SiteFinding(f"{label} reset", "skipped", "an earlier check did not succeed")
 
-    def _is_as_before(self, label: str, task: Task, before: str) -> Finding:
+    def _is_as_before(self, label: str, task: Task, before: str) -> SiteFinding:
         """Check that the sites do not show what the solution has changed.
 
         Args:
             before: text of the start page before the solution was played.
         """
         if unreset := self._server.file.unreset([task]):
-            return Finding(label, "skipped", f"nothing resets {', '.join(unreset)}")
+            return SiteFinding(label, "skipped", f"nothing resets {', '.join(unreset)}")
         stop, after = self._played(label, task, _STOP, passes=False)
         if stop.verdict != "ok":
             return replace(stop, detail=f"after the solution: {stop.detail}")
         if difference := self._difference(before, after):
             detail = f"after the solution, the start page shows {difference}"
-            return Finding(label, "failed", detail)
-        return Finding(label, "ok", "the start page is as before the solution")
+            return SiteFinding(label, "failed", detail)
+        return SiteFinding(label, "ok", "the start page is as before the solution")
 
     def _difference(self, before: str, after: str) -> str:
         """Describe the first line that differs, apart from what is `volatile`; empty if none."""
@@ -235,7 +237,7 @@ class _Checks:
 
     def _played(
         self, label: str, task: Task, steps: Sequence[str], *, passes: bool
-    ) -> tuple[Finding, str]:
+    ) -> tuple[SiteFinding, str]:
         """Reset the sites and play `steps`; return the finding, and the text of the start page.
 
         Args:
@@ -245,11 +247,11 @@ class _Checks:
         try:
             score, page = self._play(task, steps)
         except CannotScore as error:
-            found = Finding(label, "skipped", f"cannot be scored: {error}")
+            found = SiteFinding(label, "skipped", f"cannot be scored: {error}")
         except (SolutionStuck, SiteError, SignInError, ActionFailed) as error:
-            found = Finding(label, "failed", str(error))
+            found = SiteFinding(label, "failed", str(error))
         except (BrowserGone, PlaywrightError) as error:
-            found = Finding(label, "failed", first_line(error))
+            found = SiteFinding(label, "failed", first_line(error))
         else:
             if passes:
                 detail = score.reason or f"passes in {_steps(steps)}"
@@ -257,7 +259,7 @@ class _Checks:
                 detail = "passes for an agent that stops at once"
             else:
                 detail = "does not pass"
-            found = Finding(label, "ok" if (score.value == 1.0) == passes else "failed", detail)
+            found = SiteFinding(label, "ok" if (score.value == 1.0) == passes else "failed", detail)
         return found, page
 
     def _play(self, task: Task, steps: Sequence[str]) -> tuple[Score, str]:

@@ -59,7 +59,7 @@ from agentkv_tasks.task import Task, TaskError
 _OUTPUTS = ("report.html", "traces", "logs", CHECKPOINTS)
 
 
-class OptionError(ValueError):
+class RunOptionError(ValueError):
     """An unusable option of a run; the message names usable values."""
 
 
@@ -228,7 +228,7 @@ def _check_own(own: SiteFile, tasks: Sequence[Task], sites: Mapping[str, str]) -
             is given twice.
     """
     if sites:
-        raise OptionError(
+        raise RunOptionError(
             f"--site gives the address of {', '.join(sites)}, and {own.path} says where its sites "
             "are; write the address there"
         )
@@ -265,7 +265,7 @@ def _refuse_secrets(
     if credentials:
         found.append("an address holds credentials")
     if found:
-        raise OptionError(
+        raise RunOptionError(
             f"--playwright-traces: {found[0]}, and Playwright's traces hold what is loaded and "
             "typed, unmasked; leave the option out, or give tasks without a log-in"
         )
@@ -279,7 +279,7 @@ def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:
     """
     kept = tuple(task for task in suite.tasks if task.solution or script_for(task))
     if not kept:
-        raise OptionError(f"{suite.name}: no task has a solution for the model 'solution'")
+        raise RunOptionError(f"{suite.name}: no task has a solution for the model 'solution'")
     if len(kept) == len(suite.tasks):
         return suite, []
     notice = f"{len(suite.tasks) - len(kept)} tasks without a solution are left out"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentkv.files import WriteError
 from agentkv.terminal import human_bytes
-from agentkv_tasks.report.live import LivePage, Playing, Progress
+from agentkv_tasks.report.live import LivePage, Playing, RunProgress
 from agentkv_tasks.report.parts import part_times
 from agentkv_tasks.report.summary import baseline_name, percent, stored_baseline, summarize
 from agentkv_tasks.report.tables import policy_lines, seem_to_disagree
@@ -48,7 +48,7 @@ class RunDisplay:
         self._title = title
         self._workers = workers
         self._page = page
-        self._progress = {name: Progress(total) for name, total in totals.items()}
+        self._progress = {name: RunProgress(total) for name, total in totals.items()}
         self._running: dict[str, tuple[Job, Stepped | None]] = {}
         self._seconds: list[float] = []
         self._num_begun = len(rows)

@@ -19,13 +19,13 @@ from train_nano.drills import Drills
 from train_nano.episode import TrainingRow, encode, save, stretch
 from train_nano.loss import BatchSize, batches, losses, per_reply, per_token
 from train_nano.model import configure, export, hidden_states, initialize
-from train_nano.settings import Settings
+from train_nano.settings import TrainingSettings
 from train_nano.tokenizer import save as save_tokenizer
 from train_nano.tokenizer import train as make_tokenizer
 from train_nano.train import RECORDINGS, Trainer
 
 SHIPPED = Path(agentkv.__file__).parent / "models" / "nano" / "tokenizer.json"
-TINY = Settings(
+TINY = TrainingSettings(
     width=32,
     layers=2,
     inner=64,

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from train_nano.data import Recordings
 from train_nano.episode import TrainingRow
-from train_nano.settings import Settings
+from train_nano.settings import TrainingSettings
 from train_nano.train import MODEL, Trainer
 from train_nano.workers import Worker, launch
 
-TINY = Settings(width=32, layers=2, inner=64, tokens=100_000, warmup_steps=1)
+TINY = TrainingSettings(width=32, layers=2, inner=64, tokens=100_000, warmup_steps=1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

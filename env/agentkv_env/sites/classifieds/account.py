@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import CONDITIONS, Content
+from agentkv_env.sites.classifieds.content import CONDITIONS, ClassifiedsContent
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
@@ -113,7 +113,7 @@ def own(request: Request) -> sqlite3.Row:
 
 def what_is_wrong(request: Request, fields: dict[str, str]) -> list[str]:
     """Return messages about missing and invalid fields of a listing form."""
-    slugs = {category.slug for category in site_content(request, Content).categories}
+    slugs = {category.slug for category in site_content(request, ClassifiedsContent).categories}
     price = whole_number(fields.get("price"), -1)
     checks = (
         (bool(fields.get("title")), "Give the listing a title"),
@@ -148,7 +148,7 @@ def form_page(
         id=id,
         fields=fields,
         wrong=wrong,
-        categories=site_content(request, Content).categories,
+        categories=site_content(request, ClassifiedsContent).categories,
         conditions=CONDITIONS,
         status=422 if wrong else 200,
     )

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import CONDITIONS, Content
+from agentkv_env.sites.classifieds.content import CONDITIONS, ClassifiedsContent
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import database, form, region, see_other, site_content, whole_number
 
@@ -17,7 +17,7 @@ _MOST_TEXT = 60
 async def alerts(request: Request) -> Response:
     """List the user's alerts; a posted search becomes an alert unless it matches everything."""
     fields = await form(request) if request.method == "POST" else {}
-    connection, content = database(request), site_content(request, Content)
+    connection, content = database(request), site_content(request, ClassifiedsContent)
     named = {category.slug: category.name for category in content.categories}
     if request.method == "POST":
         text = " ".join(fields.get("q", "").split())[:_MOST_TEXT]

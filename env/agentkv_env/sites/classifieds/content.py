@@ -33,7 +33,7 @@ class Photo:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class ListingRemark:
     """A public comment under a listing."""
 
     author: str
@@ -57,7 +57,7 @@ class Listing:
     """True if the seller delivers."""
     days_ago: int
     photo: Photo
-    remarks: tuple[Remark, ...]
+    remarks: tuple[ListingRemark, ...]
     facts: facts.Facts
     spot: places.Spot
     is_sold: bool
@@ -76,11 +76,11 @@ class Seller:
     sales: int
     pick_up: str
     phone: str
-    ratings: tuple[dealings.Rating, ...]
+    ratings: tuple[dealings.SellerRating, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ClassifiedsContent:
     """The initial content of the classifieds of one world."""
 
     categories: tuple[Category, ...]
@@ -139,7 +139,7 @@ _QUESTIONS = (
 _ANSWER_TIMES = "an hour|half a day|a day|two days".split("|")
 
 
-def generate(names: Names, region: Region) -> Content:
+def generate(names: Names, region: Region) -> ClassifiedsContent:
     """Generate the classifieds of one world; three listings belong to the signed-in user."""
     rng = names.rng
     extra = Names(names.seed, "classifieds/more", names.taken)
@@ -190,7 +190,7 @@ def generate(names: Names, region: Region) -> Content:
                 days_ago=ages[number - 1],
                 photo=photo,
                 remarks=tuple(
-                    Remark(author, names.pick(_QUESTIONS).format(number=rng.randint(12, 90)))
+                    ListingRemark(author, names.pick(_QUESTIONS).format(number=rng.randint(12, 90)))
                     for author in names.sample(curious, rng.randint(0, 2))
                 ),
                 facts=facts.draw(extra, category, title.split()[1], photo.fact),
@@ -204,7 +204,7 @@ def generate(names: Names, region: Region) -> Content:
         dealings.Alert(wanted.category, wanted.town, wanted.price + extra.rng.randint(5, 90))
         for wanted in extra.sample([x for x in listings if x.seller != me], 2)
     )
-    return Content(_CATEGORIES, sellers, tuple(listings), saved, offers, alerts)
+    return ClassifiedsContent(_CATEGORIES, sellers, tuple(listings), saved, offers, alerts)
 
 
 def _photo(names: Names, number: int, price: int) -> Photo:

@@ -20,7 +20,7 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 
 @dataclass(frozen=True, slots=True)
-class Rating:
+class SellerRating:
     """A buyer's rating of a seller, with 1 to 5 `stars`."""
 
     author: str
@@ -47,13 +47,13 @@ class Alert:
     most: int
 
 
-def ratings(names: Names, buyers: list[str]) -> tuple[Rating, ...]:
+def ratings(names: Names, buyers: list[str]) -> tuple[SellerRating, ...]:
     """Generate two to eight ratings by different `buyers`."""
     result = []
     for author in names.sample(buyers, names.rng.randint(2, 8)):
         stars = names.pick((5, 5, 4, 4, 4, 3, 2))
         body = names.pick(_PRAISE[stars]).format(number=names.rng.randint(2, 19))
-        result.append(Rating(author, stars, body))
+        result.append(SellerRating(author, stars, body))
     return tuple(result)
 
 

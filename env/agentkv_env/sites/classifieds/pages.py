@@ -17,7 +17,7 @@ from agentkv_env.sites.classifieds import (
     photos,
     store,
 )
-from agentkv_env.sites.classifieds.content import CONDITIONS, Content, Listing, generate
+from agentkv_env.sites.classifieds.content import CONDITIONS, ClassifiedsContent, Listing, generate
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     Site,
@@ -36,13 +36,13 @@ LISTINGS_ON_A_PAGE = 8
 
 async def home(request: Request) -> Response:
     found = store.find(database(request))
-    categories = site_content(request, Content).categories
+    categories = site_content(request, ClassifiedsContent).categories
     return page(request, "home.html", categories=categories, listings=found[:6])
 
 
 async def search(request: Request) -> Response:
     """List the listings that pass the query's filters, in the requested order."""
-    query, content = request.query_params, site_content(request, Content)
+    query, content = request.query_params, site_content(request, ClassifiedsContent)
     slug = query.get("category", "")
     named = {category.slug: category.name for category in content.categories}
     found = store.find(
@@ -75,7 +75,7 @@ async def listing(request: Request) -> Response:
     row = store.listing(connection, id)
     if row is None:
         raise missing()
-    content = site_content(request, Content)
+    content = site_content(request, ClassifiedsContent)
     return page(
         request,
         "listing.html",
@@ -155,7 +155,7 @@ async def map_frame(request: Request) -> Response:
 def _with_spot(request: Request) -> tuple[sqlite3.Row, Listing]:
     id = request.path_params["id"]
     row = store.listing(database(request), id)
-    spots = {listing.id: listing for listing in site_content(request, Content).listings}
+    spots = {listing.id: listing for listing in site_content(request, ClassifiedsContent).listings}
     if row is None or id not in spots:
         raise missing()
     return row, spots[id]

@@ -5,7 +5,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentkv_env.sites.classifieds import store
-from agentkv_env.sites.classifieds.content import Content, Seller
+from agentkv_env.sites.classifieds.content import ClassifiedsContent, Seller
 from agentkv_env.sites.classifieds.page import page
 from agentkv_env.sites.site import (
     database,
@@ -86,7 +86,7 @@ async def ratings(request: Request) -> Response:
 
 
 def _seller(request: Request) -> Seller:
-    known = {seller.handle: seller for seller in site_content(request, Content).sellers}
+    known = {seller.handle: seller for seller in site_content(request, ClassifiedsContent).sellers}
     if request.path_params["handle"] not in known:
         raise missing()
     return known[request.path_params["handle"]]

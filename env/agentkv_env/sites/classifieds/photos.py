@@ -6,13 +6,13 @@ from PIL import Image
 
 from agentkv_env.sites import images
 from agentkv_env.sites.classifieds import places
-from agentkv_env.sites.classifieds.content import Content, Listing
+from agentkv_env.sites.classifieds.content import ClassifiedsContent, Listing
 from agentkv_env.sites.region import Region
 
 _WIDTH, _HEIGHT = 360, 260
 
 
-def picture(region: Region, content: Content, key: str) -> bytes | None:
+def picture(region: Region, content: ClassifiedsContent, key: str) -> bytes | None:
     """Draw `photo-<id>`, `small-<id>` (without the card) or `map-<id>`; None for other keys."""
     style, _, number = key.partition("-")
     listings = {str(listing.id): listing for listing in content.listings}

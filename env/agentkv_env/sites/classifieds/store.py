@@ -3,7 +3,7 @@
 import sqlite3
 from datetime import timedelta
 
-from agentkv_env.sites.classifieds.content import Content
+from agentkv_env.sites.classifieds.content import ClassifiedsContent
 from agentkv_env.sites.region import Region
 
 SCHEMA = """
@@ -48,7 +48,7 @@ ORDERS = {
 """Sort orders: the label on the page and the SQL."""
 
 
-def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
+def fill(region: Region, content: ClassifiedsContent, connection: sqlite3.Connection) -> None:
     """Insert the listings with their remarks, facts, ratings, offers and alerts."""
     connection.executemany(
         "INSERT INTO classifieds_listing VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",

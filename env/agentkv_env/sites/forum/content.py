@@ -64,7 +64,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ForumContent:
     """The initial content of the forum of one world."""
 
     boards: tuple[Board, ...]
@@ -139,7 +139,7 @@ _HALLS = "CITY HALL|OLD MILL|RIVER HOUSE|SCHOOL YARD|STATION HALL".split("|")
 _EVENT_TITLES = "the poster is here|who is coming|join us".split("|")
 
 
-def generate(names: Names, region: Region) -> Content:
+def generate(names: Names, region: Region) -> ForumContent:
     """Generate a forum: eight boards and `NUM_THREADS` threads, every fourth with a poster."""
     rng = names.rng
     more = Names(names.seed, "forum/more", names.taken)
@@ -190,7 +190,7 @@ def generate(names: Names, region: Region) -> Content:
         )
     subscribed = tuple(sorted(names.sample([board.name for board in BOARDS], 3)))
     _add_own(more, region, handles[0], threads, next_comment)
-    return Content(
+    return ForumContent(
         BOARDS,
         members,
         tuple(threads),

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentkv_env.sites.forum.content import Content
+from agentkv_env.sites.forum.content import ForumContent
 from agentkv_env.sites.site import (
     database,
     form,
@@ -40,7 +40,7 @@ async def write(request: Request) -> Response:
     """Show the form for a message to a member, or send a complete one."""
     fields = await form(request) if request.method == "POST" else {}
     handle = request.path_params["handle"]
-    known = {member.handle for member in site_content(request, Content).members}
+    known = {member.handle for member in site_content(request, ForumContent).members}
     if handle not in known - {region(request).me.handle}:
         raise missing()
     return _answered(request, "write.html", fields, person=handle, subject=fields.get("subject"))

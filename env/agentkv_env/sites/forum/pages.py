@@ -9,7 +9,7 @@ from starlette.routing import Route
 from agentkv_env.sites import images
 from agentkv_env.sites.forum import discussion, inbox, people, post, store
 from agentkv_env.sites.forum.boards import Board
-from agentkv_env.sites.forum.content import Content, generate
+from agentkv_env.sites.forum.content import ForumContent, generate
 from agentkv_env.sites.forum.extras import FLAIRS
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.site import (
@@ -39,7 +39,7 @@ async def boards(request: Request) -> Response:
 
 
 async def board(request: Request) -> Response:
-    boards = {board.name: board for board in site_content(request, Content).boards}
+    boards = {board.name: board for board in site_content(request, ForumContent).boards}
     shown = boards.get(request.path_params["name"])
     if shown is None:
         raise missing()
@@ -50,7 +50,7 @@ async def subscribe(request: Request) -> Response:
     """Subscribe to a board, or cancel the subscription."""
     await form(request)
     name = request.path_params["name"]
-    if all(board.name != name for board in site_content(request, Content).boards):
+    if all(board.name != name for board in site_content(request, ForumContent).boards):
         raise missing()
     if name in _subscribed(request):
         database(request).execute("DELETE FROM forum_subscription WHERE board = ?", (name,))
@@ -61,7 +61,7 @@ async def subscribe(request: Request) -> Response:
 
 async def about(request: Request) -> Response:
     """Show the statistics, moderators and rules of a board."""
-    charters = {charter.board: charter for charter in site_content(request, Content).charters}
+    charters = {charter.board: charter for charter in site_content(request, ForumContent).charters}
     charter = charters.get(request.path_params["name"])
     if charter is None:
         raise missing()
@@ -138,7 +138,7 @@ ROUTES = (
 )
 
 
-def _picture(region: Region, content: Content, key: str) -> bytes | None:
+def _picture(region: Region, content: ForumContent, key: str) -> bytes | None:
     posters = {f"poster-{t.id}": t.poster for t in content.threads if t.poster is not None}
     poster = posters.get(key)
     if poster is None:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
-from agentkv_env.sites.forum.content import FLAIRS_OF_MEMBERS, Content
+from agentkv_env.sites.forum.content import FLAIRS_OF_MEMBERS, ForumContent
 from agentkv_env.sites.site import (
     database,
     form,
@@ -30,7 +30,9 @@ async def member(request: Request) -> Response:
     threads = store.threads(
         connection, now=region(request).now.isoformat(), order="new", author=handle
     )
-    moderated = [x.board for x in site_content(request, Content).charters if handle in x.moderators]
+    moderated = [
+        x.board for x in site_content(request, ForumContent).charters if handle in x.moderators
+    ]
     return render(
         request,
         "member.html",

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agentkv_env.sites.forum import store
-from agentkv_env.sites.forum.content import Content
+from agentkv_env.sites.forum.content import ForumContent
 from agentkv_env.sites.forum.extras import FLAIRS
 from agentkv_env.sites.site import database, form, missing, region, render, see_other, site_content
 
@@ -20,7 +20,7 @@ async def submit(request: Request) -> Response:
     fields = await form(request) if request.method == "POST" else dict(request.query_params)
     wrong = []
     if request.method == "POST":
-        boards = {board.name for board in site_content(request, Content).boards}
+        boards = {board.name for board in site_content(request, ForumContent).boards}
         checks = ((fields.get("board") in boards, "Choose a board"),
                   (bool(fields.get("title")), "Give the thread a title"))  # fmt: skip
         wrong = [message for good, message in checks if not good]

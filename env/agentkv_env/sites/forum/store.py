@@ -3,7 +3,7 @@
 import sqlite3
 from datetime import timedelta
 
-from agentkv_env.sites.forum.content import Content
+from agentkv_env.sites.forum.content import ForumContent
 from agentkv_env.sites.region import Region
 
 SCHEMA = """
@@ -63,7 +63,7 @@ _KEPT = {
 }
 
 
-def fill(region: Region, content: Content, connection: sqlite3.Connection) -> None:
+def fill(region: Region, content: ForumContent, connection: sqlite3.Connection) -> None:
     """Insert members, subscriptions, threads, comments, polls and messages."""
 
     def moment(minutes_ago: int) -> str:

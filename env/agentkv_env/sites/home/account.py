@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentkv_env.sites.home.content import Content
+from agentkv_env.sites.home.content import HomeContent
 from agentkv_env.sites.site import database, form, missing, region, render, see_other, site_content
 
 SCHEMA = """
@@ -48,7 +48,7 @@ async def settings(request: Request) -> Response:
 
 async def go(request: Request) -> Response:
     """Sign up for a future event, or cancel the sign-up."""
-    number, events = request.path_params["id"], site_content(request, Content).events
+    number, events = request.path_params["id"], site_content(request, HomeContent).events
     if not 1 <= number <= len(events):
         raise missing()
     if events[number - 1].day >= region(request).now.date():
@@ -63,7 +63,7 @@ async def go(request: Request) -> Response:
 
 async def going(request: Request) -> Response:
     rows = database(request).execute("SELECT event FROM home_going ORDER BY event")
-    events = site_content(request, Content).events
+    events = site_content(request, HomeContent).events
     return render(request, "going.html", events=[events[row["event"] - 1] for row in rows])
 
 
@@ -80,7 +80,7 @@ async def card(request: Request) -> Response:
     row = database(request).execute("SELECT branch FROM home_card").fetchone()
     return render(
         request, "card.html", status=422 if error else 200, error=error,
-        branch=row["branch"] if row else "", number=site_content(request, Content).card_number,
+        branch=row["branch"] if row else "", number=site_content(request, HomeContent).card_number,
     )  # fmt: skip
 
 

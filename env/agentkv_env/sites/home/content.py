@@ -85,7 +85,7 @@ class Contact:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class HomeContent:
     """The initial content of the home site of one world."""
 
     notices: tuple[Notice, ...]
@@ -113,10 +113,10 @@ _FOUND = "a blue coat|a bunch of keys|a red umbrella|a silver ring|a small watch
 _DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
 
 
-def generate(names: Names, region: Region) -> Content:
+def generate(names: Names, region: Region) -> HomeContent:
     """Generate the content of the home site."""
     contacts = _contacts(names, region)
-    return Content(
+    return HomeContent(
         notices=_notices(names, region, contacts),
         weather=tuple(_weather(names, place, region) for place in sorted(region.places)),
         roads=_roads(names, region),
@@ -126,7 +126,7 @@ def generate(names: Names, region: Region) -> Content:
     )
 
 
-def month_of(content: Content, year: int, month: int) -> tuple[Event, ...]:
+def month_of(content: HomeContent, year: int, month: int) -> tuple[Event, ...]:
     """Return the events of a month, in order."""
     return tuple(e for e in content.events if (e.day.year, e.day.month) == (year, month))
 

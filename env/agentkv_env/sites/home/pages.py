@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from agentkv_env.sites.home.account import ROUTES as OWN_PAGES
 from agentkv_env.sites.home.account import SCHEMA, is_going, setting
-from agentkv_env.sites.home.content import Content, generate, month_of
+from agentkv_env.sites.home.content import HomeContent, generate, month_of
 from agentkv_env.sites.images import poster
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.site import Site, missing, paging, region, render, site_content, whole_number
@@ -21,8 +21,8 @@ EVENTS_ON_A_PAGE = 6
 CONTACTS_ON_A_PAGE = 8
 
 
-def content(request: Request) -> Content:
-    return site_content(request, Content)
+def content(request: Request) -> HomeContent:
+    return site_content(request, HomeContent)
 
 
 async def home(request: Request) -> Response:
@@ -137,7 +137,7 @@ async def contact(request: Request) -> Response:
     return render(request, "contact.html", contact=found)
 
 
-def _fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+def _fill(region: Region, content: HomeContent, db: sqlite3.Connection) -> None:
     db.execute("INSERT INTO world VALUES (?, ?)", (region.seed, region.now.isoformat()))
 
 
@@ -157,7 +157,7 @@ ROUTES = (
 )
 
 
-def _picture(region: Region, content: Content, key: str) -> bytes | None:
+def _picture(region: Region, content: HomeContent, key: str) -> bytes | None:
     kind, _, number = key.partition("-")
     events = content.events
     if kind != "event" or not number.isdecimal() or not 1 <= int(number) <= len(events):

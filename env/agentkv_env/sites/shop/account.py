@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agentkv_env.sites.region import Region
-from agentkv_env.sites.shop.content import Content
+from agentkv_env.sites.shop.content import ShopContent
 from agentkv_env.sites.shop.view import local_path, shop, show, signed_in
 from agentkv_env.sites.site import database, form, missing, see_other
 
@@ -18,7 +18,7 @@ TOPICS = ("My order", "A product", "Delivery", "Something else")
 ADDRESS_FIELDS = ("label", "person", "street", "place", "postcode")
 
 
-def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+def fill(region: Region, content: ShopContent, db: sqlite3.Connection) -> None:
     """Insert the customer and the saved addresses."""
     db.execute(
         "INSERT INTO shop_customer VALUES (?, ?, ?, 'Never', '', 1, '', 0)",

@@ -3,11 +3,11 @@
 import sqlite3
 from dataclasses import dataclass
 
-from agentkv_env.sites.shop.content import Content, Coupon, Product
+from agentkv_env.sites.shop.content import Coupon, Product, ShopContent
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CartLine:
     """One line of a cart or an order; `cents` is the unit price."""
 
     id: int
@@ -28,7 +28,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CartSummary:
     """The totals of a cart, without shipping."""
 
     subtotal_cents: int
@@ -40,21 +40,21 @@ class Summary:
         return self.subtotal_cents - self.discount_cents
 
 
-def lines(db: sqlite3.Connection, shop: Content) -> list[Line]:
+def lines(db: sqlite3.Connection, shop: ShopContent) -> list[CartLine]:
     """Return the lines of the cart, oldest first."""
     return as_lines(shop, db.execute("SELECT * FROM shop_cart ORDER BY id").fetchall())
 
 
-def as_lines(shop: Content, rows: list[sqlite3.Row]) -> list[Line]:
+def as_lines(shop: ShopContent, rows: list[sqlite3.Row]) -> list[CartLine]:
     """Convert rows of the cart's or the orders' table to lines."""
     return [
-        Line(row["id"], shop.catalogue[row["product"] - 1], row["colour"], row["size"],
+        CartLine(row["id"], shop.catalogue[row["product"] - 1], row["colour"], row["size"],
              row["cents"], row["quantity"])
         for row in rows
     ]  # fmt: skip
 
 
-def summary(db: sqlite3.Connection, shop: Content) -> Summary:
+def summary(db: sqlite3.Connection, shop: ShopContent) -> CartSummary:
     """Return the totals of the cart; the active coupon reduces lines of its category."""
     in_cart = lines(db, shop)
     (code,) = db.execute("SELECT coupon FROM shop_customer").fetchone()
@@ -64,4 +64,4 @@ def summary(db: sqlite3.Connection, shop: Content) -> Summary:
         affected = sum(line.total_cents for line in in_cart
                        if line.product.category == coupon.category)  # fmt: skip
         discount = affected * coupon.percent // 100
-    return Summary(sum(line.total_cents for line in in_cart), coupon, discount)
+    return CartSummary(sum(line.total_cents for line in in_cart), coupon, discount)

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentkv_env.sites.shop.content import Content, Product
+from agentkv_env.sites.shop.content import Product, ShopContent
 from agentkv_env.sites.site import whole_number
 
 _Key = Callable[[Product], tuple[float, ...] | tuple[str, ...]]
@@ -65,7 +65,7 @@ def filtered(
     ]
 
 
-def search(content: Content, words: str) -> list[Product]:
+def search(content: ShopContent, words: str) -> list[Product]:
     """Return the products that contain the most of `words`, best match first.
 
     A word in the name counts more than one in the category or the facts, a whole word more than a

@@ -7,8 +7,8 @@ from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.details import Detail, generate_details, often_reviewed
 from agentkv_env.sites.shop.goods import Product, generate_products, generate_sold_out, slug
 from agentkv_env.sites.shop.services import (
-    Club,
     GiftCard,
+    ShopClub,
     Store,
     generate_club,
     generate_gift_cards,
@@ -16,7 +16,7 @@ from agentkv_env.sites.shop.services import (
 )
 from agentkv_env.sites.shop.stock import CATEGORIES, REVIEWS
 
-__all__ = ["Address", "Content", "Coupon", "PastOrder", "Product", "Review", "generate", "slug"]
+__all__ = ["Address", "ShopContent", "Coupon", "PastOrder", "Product", "Review", "generate", "slug"]
 
 NUM_CATEGORIES = 8
 
@@ -75,7 +75,7 @@ class PastOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ShopContent:
     """The initial content of the shop."""
 
     name: str
@@ -99,7 +99,7 @@ class Content:
     """Delivery time to each town, in days."""
     stores: tuple[Store, ...]
     gift_cards: tuple[GiftCard, ...]
-    club: Club
+    club: ShopClub
 
     @property
     def catalogue(self) -> tuple[Product, ...]:
@@ -120,7 +120,7 @@ class Content:
         return tuple(product for product in self.products if product.category == category)
 
 
-def generate(names: Names, region: Region) -> Content:
+def generate(names: Names, region: Region) -> ShopContent:
     """Generate the shop; `region.me` is the customer."""
     categories = tuple(sorted(names.sample(sorted(CATEGORIES), NUM_CATEGORIES)))
     products = generate_products(names, region, categories)
@@ -130,7 +130,7 @@ def generate(names: Names, region: Region) -> Content:
     reviews = _reviews(names, region, products)
     reviewed = {(review.product, review.author) for review in reviews}
     me = region.people[0]
-    return Content(
+    return ShopContent(
         name=names.brand(),
         categories=categories,
         brands=region.brands,

@@ -17,7 +17,7 @@ SHARE_OFTEN_REVIEWED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProductAnswer:
     """A question with its answer, in the form `key: value`."""
 
     question: str
@@ -35,7 +35,7 @@ class Detail:
     """Unique among the products."""
     specifications: tuple[tuple[str, str], ...]
     """Only on the specifications page."""
-    answers: tuple[Answer, ...]
+    answers: tuple[ProductAnswer, ...]
     """Only on the questions page."""
     also_bought: tuple[int, ...]
     """Numbers of other products."""
@@ -83,10 +83,10 @@ def _specifications(names: Names, region: Region, product: Product) -> tuple[tup
     )
 
 
-def _answers(names: Names, product: Product) -> tuple[Answer, ...]:
+def _answers(names: Names, product: Product) -> tuple[ProductAnswer, ...]:
     asked = [*OF_CATEGORY[product.category], *names.sample(ANY_PRODUCT, 2)]
     return tuple(
-        Answer(each.text, each.key, each.value.format(names.pick(each.numbers)))
+        ProductAnswer(each.text, each.key, each.value.format(names.pick(each.numbers)))
         for each in names.sample(asked, names.pick((3, 4)))
     )
 

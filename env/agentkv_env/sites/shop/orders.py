@@ -11,7 +11,7 @@ from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop.basket import put_in_cart
 from agentkv_env.sites.shop.cart import as_lines
 from agentkv_env.sites.shop.checkout import GIFT_WRAP_CENTS
-from agentkv_env.sites.shop.content import Content, PastOrder
+from agentkv_env.sites.shop.content import PastOrder, ShopContent
 from agentkv_env.sites.shop.view import shop, show, signed_in
 from agentkv_env.sites.site import database, missing, region, see_other
 
@@ -23,7 +23,7 @@ STEPS = {
 """Past steps of an order by status."""
 
 
-def fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+def fill(region: Region, content: ShopContent, db: sqlite3.Connection) -> None:
     """Insert the past orders."""
     home = content.addresses[0]
     for order in content.orders:

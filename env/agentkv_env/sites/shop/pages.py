@@ -12,7 +12,7 @@ from starlette.routing import Route
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.shop import account, basket, checkout, club, orders, returns, shelf, stores
 from agentkv_env.sites.shop.catalogue import ORDERS, filtered, ordered, ratings, search
-from agentkv_env.sites.shop.content import Content, Product, generate, slug
+from agentkv_env.sites.shop.content import Product, ShopContent, generate, slug
 from agentkv_env.sites.shop.pictures import picture
 from agentkv_env.sites.shop.view import shop, show
 from agentkv_env.sites.site import Site, database, missing, paging, region, whole_number
@@ -120,7 +120,7 @@ async def returning(request: Request) -> Response:
     return show(request, "returns.html", days=returns.RETURN_DAYS)
 
 
-def _fill(region: Region, content: Content, db: sqlite3.Connection) -> None:
+def _fill(region: Region, content: ShopContent, db: sqlite3.Connection) -> None:
     db.executemany(
         "INSERT INTO shop_review (product, author, stars, title, text, written)"
         " VALUES (?, ?, ?, ?, ?, ?)",

@@ -4,14 +4,14 @@ from datetime import timedelta
 
 from agentkv_env.sites.images import label, poster, receipt, scene
 from agentkv_env.sites.region import Region
-from agentkv_env.sites.shop.content import Content, slug
+from agentkv_env.sites.shop.content import ShopContent, slug
 from agentkv_env.sites.site import money, whole_number
 
 PAY_WITHIN_DAYS = 14
 """An invoice is due this many days after the order."""
 
 
-def picture(region: Region, content: Content, key: str) -> bytes | None:
+def picture(region: Region, content: ShopContent, key: str) -> bytes | None:
     """Draw the picture `key`: a word, a dash and a number, or "shipping".
 
     The words: photo-KIND, tag and label of a product, parcel, receipt and invoice of an order,
@@ -40,7 +40,7 @@ def picture(region: Region, content: Content, key: str) -> bytes | None:
     return None
 
 
-def _photo(shop: Content, rest: str) -> bytes | None:
+def _photo(shop: ShopContent, rest: str) -> bytes | None:
     name, _, variant = rest.rpartition("-")
     kinds = {slug(product.kind): product.kind for product in shop.products}
     if name not in kinds or variant not in ("0", "1"):
@@ -48,7 +48,7 @@ def _photo(shop: Content, rest: str) -> bytes | None:
     return scene(kinds[name], key=f"{shop.name}-{rest}")
 
 
-def _of_product(shop: Content, kind: str, number: int) -> bytes | None:
+def _of_product(shop: ShopContent, kind: str, number: int) -> bytes | None:
     product = shop.product(number)
     if product is None or (kind == "tag" and product.club_cents is None):
         return None
@@ -60,7 +60,7 @@ def _of_product(shop: Content, kind: str, number: int) -> bytes | None:
     return label(lines, key=product.name)
 
 
-def _coupon(shop: Content, number: int) -> bytes | None:
+def _coupon(shop: ShopContent, number: int) -> bytes | None:
     if not 1 <= number <= len(shop.coupons):
         return None
     coupon = shop.coupons[number - 1]
@@ -69,7 +69,7 @@ def _coupon(shop: Content, number: int) -> bytes | None:
     return poster(lines, key=coupon.category, width=340, height=200)
 
 
-def _of_order(shop: Content, kind: str, number: int) -> bytes | None:
+def _of_order(shop: ShopContent, kind: str, number: int) -> bytes | None:
     order = next((order for order in shop.orders if order.number == number), None)
     if order is None:
         return None
@@ -82,14 +82,14 @@ def _of_order(shop: Content, kind: str, number: int) -> bytes | None:
     return receipt([*rows, ("PAID", money(total))], title=shop.name.upper())
 
 
-def _gift_card(shop: Content, number: int) -> bytes | None:
+def _gift_card(shop: ShopContent, number: int) -> bytes | None:
     if not 1 <= number <= len(shop.gift_cards):
         return None
     code = shop.gift_cards[number - 1].code
     return poster(["GIFT CARD", f"CODE {code}"], key=code, width=340, height=160)
 
 
-def _sign(shop: Content, number: int) -> bytes | None:
+def _sign(shop: ShopContent, number: int) -> bytes | None:
     if not 1 <= number <= len(shop.stores):
         return None
     store = shop.stores[number - 1]
@@ -98,7 +98,7 @@ def _sign(shop: Content, number: int) -> bytes | None:
     return poster(lines, key=store.place, width=360, height=200)
 
 
-def _invoice(region: Region, shop: Content, number: int) -> bytes | None:
+def _invoice(region: Region, shop: ShopContent, number: int) -> bytes | None:
     order = next((order for order in shop.orders if order.number == number), None)
     if order is None:
         return None

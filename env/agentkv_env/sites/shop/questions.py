@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProductQuestion:
     """A question, the key of its answer, and the form of the answer."""
 
     text: str
@@ -15,59 +15,69 @@ class Question:
 
 
 ANY_PRODUCT = (
-    Question("How large is the parcel?", "Parcel size", "{} cm", range(35, 120)),
-    Question("How long do spare parts stay on sale?", "Spare parts", "{} years", range(3, 16)),
-    Question("How long does it take to set up?", "Setup time", "{} minutes", range(2, 46)),
-    Question("How many are sold in a week?", "Sold in a week", "{} pieces", range(3, 61)),
+    ProductQuestion("How large is the parcel?", "Parcel size", "{} cm", range(35, 120)),
+    ProductQuestion(
+        "How long do spare parts stay on sale?", "Spare parts", "{} years", range(3, 16)
+    ),
+    ProductQuestion("How long does it take to set up?", "Setup time", "{} minutes", range(2, 46)),
+    ProductQuestion("How many are sold in a week?", "Sold in a week", "{} pieces", range(3, 61)),
 )
 OF_CATEGORY = {
     "Audio": (
-        Question("How long does the battery last?", "Battery life", "{} hours", range(4, 41)),
-        Question("How long is the cable?", "Cable length", "{} cm", range(80, 301, 5)),
+        ProductQuestion(
+            "How long does the battery last?", "Battery life", "{} hours", range(4, 41)
+        ),
+        ProductQuestion("How long is the cable?", "Cable length", "{} cm", range(80, 301, 5)),
     ),
     "Bags": (
-        Question("How much fits inside?", "Volume", "{} litres", range(4, 91)),
-        Question("How many pockets are there?", "Pockets", "{}", range(1, 13)),
+        ProductQuestion("How much fits inside?", "Volume", "{} litres", range(4, 91)),
+        ProductQuestion("How many pockets are there?", "Pockets", "{}", range(1, 13)),
     ),
     "Bedroom": (
-        Question("How long has it been tested?", "Tested for", "{} nights", range(20, 401)),
-        Question("How many people made it?", "Made by", "{} people", range(2, 30)),
+        ProductQuestion("How long has it been tested?", "Tested for", "{} nights", range(20, 401)),
+        ProductQuestion("How many people made it?", "Made by", "{} people", range(2, 30)),
     ),
     "Camping": (
-        Question("How cold may the night be?", "Coldest night", "{} degrees", range(1, 15)),
-        Question("How long is it when packed?", "Packed length", "{} cm", range(18, 75)),
+        ProductQuestion("How cold may the night be?", "Coldest night", "{} degrees", range(1, 15)),
+        ProductQuestion("How long is it when packed?", "Packed length", "{} cm", range(18, 75)),
     ),
     "Garden": (
-        Question("How many winters does it last?", "Winters", "{} winters", range(2, 21)),
-        Question("How much rain has it been tried in?", "Tried in", "{} storms", range(2, 40)),
+        ProductQuestion("How many winters does it last?", "Winters", "{} winters", range(2, 21)),
+        ProductQuestion(
+            "How much rain has it been tried in?", "Tried in", "{} storms", range(2, 40)
+        ),
     ),
     "Kitchen": (
-        Question("How hot may it get?", "Greatest heat", "{} degrees", range(90, 300, 5)),
-        Question("How often may it be washed?", "Washes", "{} times", range(100, 900, 10)),
+        ProductQuestion("How hot may it get?", "Greatest heat", "{} degrees", range(90, 300, 5)),
+        ProductQuestion("How often may it be washed?", "Washes", "{} times", range(100, 900, 10)),
     ),
     "Lighting": (
-        Question("How long does the lamp last?", "Lamp life", "{} months", range(12, 90)),
-        Question("How bright is it?", "Brightness", "{} lumens", range(100, 990, 10)),
+        ProductQuestion("How long does the lamp last?", "Lamp life", "{} months", range(12, 90)),
+        ProductQuestion("How bright is it?", "Brightness", "{} lumens", range(100, 990, 10)),
     ),
     "Office": (
-        Question("How many hours a day may it be used?", "Daily use", "{} hours", range(3, 20)),
-        Question("How many offices have one?", "In use at", "{} offices", range(20, 900)),
+        ProductQuestion(
+            "How many hours a day may it be used?", "Daily use", "{} hours", range(3, 20)
+        ),
+        ProductQuestion("How many offices have one?", "In use at", "{} offices", range(20, 900)),
     ),
     "Pets": (
-        Question("For how heavy a pet is it made?", "Pet weight", "{} kg", range(2, 60)),
-        Question("From which age may a pet use it?", "Pet age", "{} months", range(2, 15)),
+        ProductQuestion("For how heavy a pet is it made?", "Pet weight", "{} kg", range(2, 60)),
+        ProductQuestion("From which age may a pet use it?", "Pet age", "{} months", range(2, 15)),
     ),
     "Sports": (
-        Question("From which age is it?", "Age", "{} years", range(5, 19)),
-        Question("How much weight does it bear?", "Most weight", "{} kg", range(60, 180)),
+        ProductQuestion("From which age is it?", "Age", "{} years", range(5, 19)),
+        ProductQuestion("How much weight does it bear?", "Most weight", "{} kg", range(60, 180)),
     ),
     "Tools": (
-        Question("How much weight does it bear?", "Most weight", "{} kg", range(20, 250)),
-        Question("How loud is it?", "Noise", "{} decibels", range(40, 99)),
+        ProductQuestion("How much weight does it bear?", "Most weight", "{} kg", range(20, 250)),
+        ProductQuestion("How loud is it?", "Noise", "{} decibels", range(40, 99)),
     ),
     "Toys": (
-        Question("From which age is it?", "Age", "{} years", range(2, 13)),
-        Question("How long does a game last?", "Playing time", "{} minutes", range(5, 121, 5)),
+        ProductQuestion("From which age is it?", "Age", "{} years", range(2, 13)),
+        ProductQuestion(
+            "How long does a game last?", "Playing time", "{} minutes", range(5, 121, 5)
+        ),
     ),
 }
 

@@ -49,7 +49,7 @@ class GiftCard:
 
 
 @dataclass(frozen=True, slots=True)
-class Club:
+class ShopClub:
     """Price of the membership."""
 
     yearly_cents: int
@@ -103,11 +103,11 @@ def generate_gift_cards(names: Names, region: Region) -> tuple[GiftCard, ...]:
     )
 
 
-def generate_club(names: Names, region: Region) -> Club:
+def generate_club(names: Names, region: Region) -> ShopClub:
     """Generate the club of the shop."""
     rng = names.rng
     monthly_cents = 10 * rng.randint(15, 80)
-    return Club(
+    return ShopClub(
         yearly_cents=10 * monthly_cents,
         monthly_cents=monthly_cents,
         members=rng.randint(200, 9000),

@@ -8,15 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentkv_env.sites.shop.catalogue import NO_RATING, ratings
-from agentkv_env.sites.shop.content import Content, Product, slug
+from agentkv_env.sites.shop.content import Product, ShopContent, slug
 from agentkv_env.sites.site import database, missing, render, see_other, site_content, whole_number
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def shop(request: Request) -> Content:
+def shop(request: Request) -> ShopContent:
     """Return the content of the shop."""
-    return site_content(request, Content)
+    return site_content(request, ShopContent)
 
 
 def show(request: Request, template: str, *, status: int = 200, **values: object) -> Response:

@@ -18,7 +18,7 @@ from agentkv_env.sites.site import (
 )
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import articles
-from agentkv_env.sites.wiki.content import Content
+from agentkv_env.sites.wiki.content import WikiContent
 from agentkv_env.sites.wiki.lookup import linked_from
 from agentkv_env.sites.wiki.past import recent, remarks, revisions
 
@@ -64,7 +64,7 @@ async def history(request: Request) -> Response:
 
 async def links_here(request: Request) -> Response:
     shown = _article(request)
-    found = linked_from(site_content(request, Content))[shown.title]
+    found = linked_from(site_content(request, WikiContent))[shown.title]
     page = paging(len(found), page=request.query_params.get("page"), size=LINKS_ON_A_PAGE)
     part = found[page.start : page.start + page.size]
     return render(
@@ -78,7 +78,7 @@ async def recent_changes(request: Request) -> Response:
     since = region(request).now.date() - timedelta(days)
     found = [
         each
-        for each in recent(region(request), site_content(request, Content))
+        for each in recent(region(request), site_content(request, WikiContent))
         if each.day >= since
     ]
     page = paging(len(found), page=request.query_params.get("page"), size=REVISIONS_ON_A_PAGE)
@@ -87,7 +87,7 @@ async def recent_changes(request: Request) -> Response:
 
 
 def _article(request: Request) -> Article:
-    found = articles(site_content(request, Content)).get(
+    found = articles(site_content(request, WikiContent)).get(
         request.path_params["slug"].replace("_", " ")
     )
     if found is None:

@@ -6,14 +6,14 @@ from functools import lru_cache
 from agentkv_env.sites import images
 from agentkv_env.sites.wiki.article import Article, Picture, Reference, listing
 from agentkv_env.sites.wiki.content import (
-    Content,
+    ArticleFigure,
     Dish,
     Festival,
-    Figure,
     Landmark,
     Maker,
     River,
     Town,
+    WikiContent,
 )
 from agentkv_env.sites.wiki.public_articles import CATEGORIES as PUBLIC_CATEGORIES
 from agentkv_env.sites.wiki.public_articles import deeds_of, found_in, public_articles
@@ -25,7 +25,7 @@ CATEGORIES = (
 
 
 @lru_cache(maxsize=16)
-def articles(content: Content) -> dict[str, Article]:
+def articles(content: WikiContent) -> dict[str, Article]:
     """Return all articles by title, in alphabetical order."""
     return {article.title: article for article in sorted(_all(content), key=lambda a: a.title)}
 
@@ -41,7 +41,7 @@ def draw(article: Article) -> bytes:
     return images.poster(picture.lines, key=article.title, width=350, height=210)
 
 
-def _all(content: Content) -> Iterator[Article]:
+def _all(content: WikiContent) -> Iterator[Article]:
     for town in content.towns:
         yield _town(town, content)
     for figure in content.figures:
@@ -54,7 +54,7 @@ def _all(content: Content) -> Iterator[Article]:
     yield from public_articles(content.public)
 
 
-def _town(town: Town, content: Content) -> Article:
+def _town(town: Town, content: WikiContent) -> Article:
     here: list[str] = [thing.name for thing in content.landmarks if thing.town == town.name]
     here += [thing.name for thing in content.festivals if thing.town == town.name]
     here += [thing.name for thing in content.dishes if thing.town == town.name]
@@ -87,7 +87,7 @@ def _town(town: Town, content: Content) -> Article:
     )
 
 
-def _figure(figure: Figure, content: Content) -> Article:
+def _figure(figure: ArticleFigure, content: WikiContent) -> Article:
     deeds = [f"the mayor of [[{t.name}]]" for t in content.towns if t.mayor == figure.name]
     deeds += [f"the founder of [[{m.name}]]" for m in content.makers if m.founder == figure.name]
     deeds += [f"organiser of the [[{f.name}]]" for f in content.festivals

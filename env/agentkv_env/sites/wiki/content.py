@@ -13,7 +13,7 @@ from agentkv_env.sites.wiki.public import generate as generate_public
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ArticleFigure:
     """A person with an article; `birthplace` and `school` are towns."""
 
     name: str
@@ -116,11 +116,11 @@ class Landmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class WikiContent:
     """All facts of one world's wiki."""
 
     towns: tuple[Town, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[ArticleFigure, ...]
     rivers: tuple[River, ...]
     makers: tuple[Maker, ...]
     festivals: tuple[Festival, ...]
@@ -128,7 +128,7 @@ class Content:
     landmarks: tuple[Landmark, ...]
     public: Public
 
-    def figure(self, name: str) -> Figure:
+    def figure(self, name: str) -> ArticleFigure:
         """Return the figure with this name."""
         return next(figure for figure in self.figures if figure.name == name)
 
@@ -156,10 +156,10 @@ _FIRSTS = "bicycle bells|door locks|garden shears|kettles|oil lamps|sewing boxes
 _PRAISE = "BUILT TO LAST|KEEPS ITS WORD|MADE BY HAND|NEVER IN A HURRY|STRONG AND SIMPLE".split("|")
 
 
-def generate(names: Names, region: Region) -> Content:
+def generate(names: Names, region: Region) -> WikiContent:
     """Generate facts about the towns and brands of a world."""
     rng, places = names.rng, region.places
-    figures: list[Figure] = []
+    figures: list[ArticleFigure] = []
 
     def somebody(occupation: str, first_born: int, last_born: int) -> str:
         birthplace, school = names.sample(places, 2)
@@ -167,7 +167,7 @@ def generate(names: Names, region: Region) -> Content:
         born = rng.randint(first_born, last_born)
         hobby = names.pick(_HOBBIES)
         portrait = born + rng.randint(17, 49 if born < 1900 else 19)
-        figures.append(Figure(name, born, birthplace, occupation, school, hobby, portrait))
+        figures.append(ArticleFigure(name, born, birthplace, occupation, school, hobby, portrait))
         return name
 
     def river() -> River:
@@ -243,4 +243,4 @@ def generate(names: Names, region: Region) -> Content:
     public = generate_public(
         names, places, [each.name for each in rivers], region.brands, region.now.year, somebody
     )
-    return Content(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks, public)
+    return WikiContent(towns, tuple(figures), rivers, makers, festivals, dishes, landmarks, public)

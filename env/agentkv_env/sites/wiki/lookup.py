@@ -6,17 +6,17 @@ from functools import lru_cache
 
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import articles
-from agentkv_env.sites.wiki.content import Content
+from agentkv_env.sites.wiki.content import WikiContent
 
 
 @lru_cache(maxsize=16)
-def former_names(content: Content) -> dict[str, str]:
+def former_names(content: WikiContent) -> dict[str, str]:
     """Return the titles of articles by former name."""
     return {town.former: town.name for town in content.towns}
 
 
 @lru_cache(maxsize=16)
-def shared_names(content: Content) -> dict[str, tuple[Article, ...]]:
+def shared_names(content: WikiContent) -> dict[str, tuple[Article, ...]]:
     """Return the articles that share a name, such as "New Bridge", by that name."""
     groups: dict[str, list[Article]] = {}
     towns = tuple(f"{town.name} " for town in content.towns)
@@ -27,7 +27,7 @@ def shared_names(content: Content) -> dict[str, tuple[Article, ...]]:
 
 
 @lru_cache(maxsize=16)
-def linked_from(content: Content) -> dict[str, tuple[Article, ...]]:
+def linked_from(content: WikiContent) -> dict[str, tuple[Article, ...]]:
     """Return, for each title, the other articles that mention it."""
     known = articles(content)
     result: dict[str, list[Article]] = {title: [] for title in known}
@@ -47,7 +47,7 @@ class Found:
     """A title with a similar spelling, if nothing was found."""
 
 
-def exact(content: Content, text: str) -> str | None:
+def exact(content: WikiContent, text: str) -> str | None:
     """Return the title, former name or shared name that equals `text`, ignoring case."""
     for names in (articles(content), shared_names(content), former_names(content)):
         for name in names:
@@ -56,7 +56,7 @@ def exact(content: Content, text: str) -> str | None:
     return None
 
 
-def search(content: Content, text: str) -> Found:
+def search(content: WikiContent, text: str) -> Found:
     """Return the articles with all words of `text`, or else with most of them.
 
     More words in the title come first, then titles that begin with the text, then more mentions.

@@ -15,7 +15,7 @@ from agentkv_env.sites.wiki.about import ROUTES as PAGES_ABOUT_ARTICLES
 from agentkv_env.sites.wiki.about import SCHEMA
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import CATEGORIES, articles, draw
-from agentkv_env.sites.wiki.content import Content, generate
+from agentkv_env.sites.wiki.content import WikiContent, generate
 from agentkv_env.sites.wiki.lookup import exact, former_names, shared_names
 from agentkv_env.sites.wiki.lookup import search as find
 
@@ -42,7 +42,7 @@ class Linker:
 
 
 async def home(request: Request) -> Response:
-    known = list(articles(site_content(request, Content)).values())
+    known = list(articles(site_content(request, WikiContent)).values())
     counts = [(name, sum(a.category == name for a in known)) for name in CATEGORIES]
     day = region(request).now.toordinal()
     featured = [known[(day * 7 + index * 13) % len(known)] for index in range(4)]
@@ -51,7 +51,7 @@ async def home(request: Request) -> Response:
 
 async def article(request: Request) -> Response:
     """Show an article by its title or a former name, or the articles that share a name."""
-    wiki = site_content(request, Content)
+    wiki = site_content(request, WikiContent)
     known, name = articles(wiki), request.path_params["slug"].replace("_", " ")
     if name in shared_names(wiki):
         return render(request, "shared.html", name=name, articles=shared_names(wiki)[name])
@@ -65,7 +65,7 @@ async def article(request: Request) -> Response:
 
 async def annex(request: Request) -> Response:
     """Show a table of an article on its own page."""
-    known = articles(site_content(request, Content))
+    known = articles(site_content(request, WikiContent))
     shown = known.get(request.path_params["slug"].replace("_", " "))
     annexes = {each.slug: each for each in shown.annexes} if shown else {}
     found = annexes.get(request.path_params["annex"])
@@ -83,12 +83,12 @@ async def category(request: Request) -> Response:
     name = request.path_params["name"].replace("_", " ")
     if name not in CATEGORIES:
         raise missing()
-    found = [a for a in articles(site_content(request, Content)).values() if a.category == name]
+    found = [a for a in articles(site_content(request, WikiContent)).values() if a.category == name]
     return _listing(request, f"Category: {name}", found, f"{len(found)} articles in {name}")
 
 
 async def everything(request: Request) -> Response:
-    found = list(articles(site_content(request, Content)).values())
+    found = list(articles(site_content(request, WikiContent)).values())
     return _listing(request, "All pages", found, f"{len(found)} articles, A to Z")
 
 
@@ -97,7 +97,7 @@ async def search(request: Request) -> Response:
     text = " ".join(request.query_params.get("q", "").split())
     if not text:
         return _listing(request, "Search", (), "Type a word to search for")
-    wiki = site_content(request, Content)
+    wiki = site_content(request, WikiContent)
     if name := exact(wiki, text):
         return see_other(f"/wiki/{name.replace(' ', '_')}")
     found = find(wiki, text)
@@ -111,7 +111,7 @@ async def search(request: Request) -> Response:
 
 async def random_article(request: Request) -> Response:
     """Open another article, chosen by the article that the link is on and nothing else."""
-    known = list(articles(site_content(request, Content)).values())
+    known = list(articles(site_content(request, WikiContent)).values())
     came_from = request.query_params.get("from", "")
     number = zlib.crc32(f"{region(request).seed}/{came_from}".encode())
     chosen = known[number % len(known)]
@@ -144,7 +144,7 @@ ROUTES = (
 )
 
 
-def _picture(region: Region, content: Content, key: str) -> bytes | None:
+def _picture(region: Region, content: WikiContent, key: str) -> bytes | None:
     found = articles(content).get(key.replace("_", " "))
     return None if found is None else draw(found)
 

@@ -10,7 +10,7 @@ from agentkv_env.sites.names import Person
 from agentkv_env.sites.region import Region
 from agentkv_env.sites.wiki.article import Article
 from agentkv_env.sites.wiki.articles import articles
-from agentkv_env.sites.wiki.content import Content
+from agentkv_env.sites.wiki.content import WikiContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def remarks(region: Region, article: Article) -> tuple[Remark, ...]:
 
 
 @lru_cache(maxsize=16)
-def recent(region: Region, content: Content) -> tuple[Revision, ...]:
+def recent(region: Region, content: WikiContent) -> tuple[Revision, ...]:
     """Return the latest revision of every article, newest first."""
     newest = (revisions(region, article)[0] for article in articles(content).values())
     return tuple(sorted(newest, key=lambda each: (-each.day.toordinal(), each.title)))

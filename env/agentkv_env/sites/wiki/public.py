@@ -58,7 +58,7 @@ class Museum:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TramLine:
     """A bus line through towns, run by a company."""
 
     name: str
@@ -101,7 +101,7 @@ class Public:
     schools: tuple[School, ...]
     bridges: tuple[Bridge, ...]
     museums: tuple[Museum, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TramLine, ...]
     clubs: tuple[Club, ...]
 
 
@@ -204,7 +204,7 @@ def _museum_hours(names: Names) -> tuple[tuple[str, str], ...]:
     return (*hours, ("Saturday and Sunday", f"{early + 2}:30 to {late - 1}:30"))
 
 
-def _line(names: Names, number: int, places: Sequence[str], makers: Sequence[str]) -> Line:
+def _line(names: Names, number: int, places: Sequence[str], makers: Sequence[str]) -> TramLine:
     rng = names.rng
     stops = tuple(names.sample(places, NUM_STOPS))
     legs = [0]
@@ -215,7 +215,7 @@ def _line(names: Names, number: int, places: Sequence[str], makers: Sequence[str
         starts.append(starts[-1] + rng.randint(150, 260))
     departures = tuple(tuple(_clock(start + leg) for start in starts) for leg in legs)
     fare = rng.randint(3, 19)
-    return Line(f"Bus Line {number}", number, names.pick(makers), stops, departures, fare)
+    return TramLine(f"Bus Line {number}", number, names.pick(makers), stops, departures, fare)
 
 
 def _seasons(names: Names, year: int) -> tuple[Season, ...]:

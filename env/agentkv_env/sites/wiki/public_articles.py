@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agentkv_env.sites.wiki.article import Article, Picture, Reference, Table
-from agentkv_env.sites.wiki.public import Bridge, Club, Line, Museum, Public, School
+from agentkv_env.sites.wiki.public import Bridge, Club, Museum, Public, School, TramLine
 
 CATEGORIES = ("Schools", "Bridges", "Museums", "Bus lines", "Sports clubs")
 SEASONS_IN_AN_ARTICLE = 3
@@ -103,7 +103,7 @@ def _museum(museum: Museum) -> Article:
     )  # fmt: skip
 
 
-def _line(line: Line) -> Article:
+def _line(line: TramLine) -> Article:
     first, last = line.stops[0], line.stops[-1]
     rows = tuple(
         (f"[[{stop}]]", times[0], times[-1])

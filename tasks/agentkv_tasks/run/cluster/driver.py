@@ -24,18 +24,18 @@ from agentkv_tasks.run.cluster.connect import ClusterError, connection
 from agentkv_tasks.run.cluster.events import (
     Event,
     Facts,
-    Failed,
-    Finished,
+    NodeFailed,
+    NodeFinished,
+    NodeStepped,
     Retried,
     Started,
-    Stepped,
 )
 from agentkv_tasks.run.cluster.node_runner import NodeRunner
 from agentkv_tasks.run.episode_runner import blank_row
 from agentkv_tasks.run.model_process import CannotStart
 from agentkv_tasks.run.plan import Job, Plan
 from agentkv_tasks.run.scheduler import Display, Rows, RunError
-from agentkv_tasks.run.worker import Stepped as Step
+from agentkv_tasks.run.worker import Stepped
 
 START_S = 180.0
 """Seconds that an actor may take to start on its node."""
@@ -48,7 +48,7 @@ _THREADS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _NodePlace:
     """A node, or one GPU of a node."""
 
     node_id: str
@@ -64,14 +64,14 @@ class _Current:
     """An episode that a node has begun."""
 
     started: float = field(default_factory=time.monotonic)
-    last: Step | None = None
+    last: Stepped | None = None
 
 
 @dataclass(eq=False)
 class _Runner:
     """The runner at a place, and what it was given."""
 
-    place: _Place
+    place: _NodePlace
     actor: Any
     pending: Any
     """Reference to the answer of the call in progress: the facts first, then events."""
@@ -174,7 +174,7 @@ class Cluster:
             self._ray.kill(runner.actor)
         self._runners.clear()
 
-    def _places(self) -> list[_Place]:
+    def _places(self) -> list[_NodePlace]:
         settings = self._plan.settings
         wants_gpu = settings.model not in SCRIPTED and settings.device in ("auto", "cuda")
         nodes = sorted(
@@ -187,10 +187,10 @@ class Cluster:
             gpus = int(node["Resources"].get("GPU", 0)) if wants_gpu else 0
             for number in range(max(1, gpus)):
                 label = f"{name}-gpu-{number}" if gpus > 1 else name
-                found.append(_Place(node["NodeID"], label, gpus > 0, max(1, gpus)))
+                found.append(_NodePlace(node["NodeID"], label, gpus > 0, max(1, gpus)))
         return found
 
-    def _started(self, place: _Place, replacements: int = 0) -> _Runner:
+    def _started(self, place: _NodePlace, replacements: int = 0) -> _Runner:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor_class = self._ray.remote(NodeRunner).options(
@@ -203,7 +203,7 @@ class Cluster:
         # a call's arguments stay out of the records that Ray keeps of actors
         return _Runner(place, actor, actor.check.remote(self._plan), replacements=replacements)
 
-    def _check(self, place: _Place, facts: Facts) -> None:
+    def _check(self, place: _NodePlace, facts: Facts) -> None:
         here = versions()
         different = [
             f"{name} is {facts.versions.get(name, 'missing')} there and "
@@ -262,7 +262,7 @@ class Cluster:
                 remove_checkpoint(self._plan.settings.out, job.stem)  # of a run on this machine
                 runner.current[event.key] = _Current()
                 self._display.started(job)
-            case Stepped():
+            case NodeStepped():
                 if event.key in runner.current:
                     runner.current[event.key].last = event.step
                     self._display.stepped(runner.jobs[event.key], event.step)
@@ -274,7 +274,7 @@ class Cluster:
                     _attempt(event.row),
                 )
                 self._display.retried(runner.jobs[event.key], event.row)
-            case Finished():
+            case NodeFinished():
                 job = runner.jobs.pop(event.row.key)
                 runner.current.pop(event.row.key, None)
                 self._attempts.pop(event.row.key, None)
@@ -282,7 +282,7 @@ class Cluster:
                 self._results.append(event.row)
                 self.played[runner.place.label] += 1
                 self._display.finished(job, event.row)
-            case Failed():
+            case NodeFailed():
                 message = f"{runner.place.label}: {event.message}"
                 kinds = {kind.__name__: kind for kind in (CannotStart, WriteError)}
                 raise kinds.get(event.kind, RunError)(message)
@@ -333,7 +333,7 @@ class Cluster:
         self._results.append(row)
         self._display.finished(job, row)
 
-    def _keep_logs(self, place: _Place, logs: Mapping[str, bytes]) -> None:
+    def _keep_logs(self, place: _NodePlace, logs: Mapping[str, bytes]) -> None:
         folder = self._plan.settings.out / "logs" / place.label
         make_folder(folder)
         for name, content in logs.items():
@@ -396,7 +396,7 @@ def _attempt(row: Row) -> Attempt:
     return Attempt(status=row.status, error=row.error, steps=row.steps, seconds=row.seconds)
 
 
-def _not_started(place: _Place) -> str:
+def _not_started(place: _NodePlace) -> str:
     what = "its GPU is taken, or it" if place.has_gpu else "it"
     return f"{place.label}: no runner started in {START_S:.0f} s: {what} is overloaded or gone"
 

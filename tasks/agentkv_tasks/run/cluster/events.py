@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentkv_tasks.results import Row
-from agentkv_tasks.run.worker import Stepped as Step
+from agentkv_tasks.run.worker import Stepped
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class NodeStepped:
     """A step of an episode is over."""
 
     key: str
-    step: Step
+    step: Stepped
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class NodeFinished:
     """An episode is over."""
 
     row: Row
@@ -51,11 +51,11 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class NodeFailed:
     """The node cannot go on: `kind` is the name of the exception that ended the run there."""
 
     kind: str
     message: str
 
 
-Event = Started | Stepped | Retried | Finished | Failed
+Event = Started | NodeStepped | Retried | NodeFinished | NodeFailed

@@ -24,17 +24,17 @@ from agentkv_tasks.run.attempts import remove_attempts, remove_traces, traces_of
 from agentkv_tasks.run.cluster.events import (
     Event,
     Facts,
-    Failed,
-    Finished,
+    NodeFailed,
+    NodeFinished,
+    NodeStepped,
     Retried,
     Started,
-    Stepped,
 )
 from agentkv_tasks.run.job_queue import JobQueue
 from agentkv_tasks.run.plan import Job, Plan, default_threads
 from agentkv_tasks.run.preflight import tesseract_version
 from agentkv_tasks.run.scheduler import run_queue
-from agentkv_tasks.run.worker import Stepped as Step
+from agentkv_tasks.run.worker import Stepped
 
 POLL_S = 1.0
 """Seconds that `NodeRunner.events` waits for the first event."""
@@ -124,9 +124,9 @@ class NodeRunner:
         except (ValueError, RuntimeError) as error:
             logs = f"{plan.settings.out}/logs"
             message = str(error).replace(logs, f"logs/{self._label}")
-            self._events.put(Failed(type(error).__name__, message))
+            self._events.put(NodeFailed(type(error).__name__, message))
         except BaseException:  # whoever started the run must hear of it
-            self._events.put(Failed("error", traceback.format_exc()))
+            self._events.put(NodeFailed("error", traceback.format_exc()))
 
 
 class _Ended(Exception):
@@ -156,7 +156,7 @@ class _Reporter:
         remove_attempts(self._out, stem)
         with contextlib.suppress(OSError):  # the next runner removes the folder
             remove_traces(self._out, stem)
-        self._events.put(Finished(row, files))
+        self._events.put(NodeFinished(row, files))
 
     def preparing(self, what: str) -> None:
         """Do nothing: each node would say it."""
@@ -164,8 +164,8 @@ class _Reporter:
     def started(self, job: Job) -> None:
         self._events.put(Started(job.key))
 
-    def stepped(self, job: Job, step: Step) -> None:
-        self._events.put(Stepped(job.key, step))
+    def stepped(self, job: Job, step: Stepped) -> None:
+        self._events.put(NodeStepped(job.key, step))
 
     def retried(self, job: Job, row: Row) -> None:
         self._events.put(Retried(job.key, row))
