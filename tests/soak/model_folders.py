@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agentkv import options
 from agentkv.build import load_run_model
 from agentkv.dialog.prompt import PlainTemplate
+from agentkv_tasks.cli.options import for_people
 from agentkv_tasks.settings import RunSettings
 from tests.soak.command_line import invoke
 from tests.soak.part import Part, Verdict
@@ -97,8 +97,8 @@ _loading = typer.Typer()
 
 
 @_loading.command()
-def _load(model: options.Model) -> None:
-    with options.for_people():
+def _load(model: Annotated[str, typer.Option()]) -> None:
+    with for_people():
         load_run_model(RunSettings.read(model=model))
 
 

@@ -69,7 +69,8 @@ def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subproc
 def next_server(folder: Path, store: Path) -> Iterator[openai.OpenAI]:
     """Run a server with the same model and options in this process."""
     local = load_model(str(folder), device="cpu")
-    with serving(local, memory="400KiB", folder=store) as served, served.client() as client:
+    options = {"name": "tiny", "memory": "400KiB", "store": store}
+    with serving(local, **options) as served, served.client() as client:
         yield client
 
 
