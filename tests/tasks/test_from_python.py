@@ -95,7 +95,7 @@ def test_without_a_terminal_a_run_says_what_it_prepares_and_how_long_it_takes() 
         ({"step_timeout_s": 0}, "step_timeout_s: expected greater than 0, found 0"),
         ({"executor": "slurm"}, "executor: expected 'local' or 'ray', found 'slurm'"),
         ({"ray_address": "auto"}, "ray_address needs executor ray"),
-        ({"worlds": 3}, r"unknown setting 'worlds'; did you mean 'workers'\? known: model"),
+        ({"worlds": 3}, r"unknown setting 'worlds'; did you mean 'world_seed'\? known: model"),
         ({"limit": 0}, "limit: .* found 0"),
         ({"tasks": "vwa76"}, "vwa75"),
     ],

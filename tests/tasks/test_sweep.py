@@ -44,5 +44,5 @@ def test_a_variation_of_a_labelled_policy_keeps_the_label_in_its_name() -> None:
 
 @pytest.mark.parametrize("text", ["threshold", "=1", "threshold=", "nothing=1"])
 def test_an_unknown_sweep_names_what_is_possible(text: str) -> None:
-    with pytest.raises(BenchError, match="threshold=0.5,0.9|There are conf-kv: threshold, tight"):
+    with pytest.raises(BenchError, match="threshold=0.5,0.9|There are conf-kv: threshold, weights"):
         swept([PolicySettings(name="conf-kv")], [text])

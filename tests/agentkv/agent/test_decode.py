@@ -118,7 +118,7 @@ def test_a_question_may_be_thought_about(tiny_chat_model: LocalModel, page: Page
 def test_a_model_that_does_not_think_is_named(tiny_model: LocalModel) -> None:
     with pytest.raises(ValueError, match="tiny cannot think"):
         begin(tiny_model, thinking=10)
-    with pytest.raises(ValueError, match="0 or more; found -1"):
+    with pytest.raises(ValueError, match="thinking: expected greater than or equal to 0, found -1"):
         begin(tiny_model, thinking=-1)
 
 
@@ -282,7 +282,7 @@ def test_a_rebuilt_prompt_counts_every_token_that_it_reads_again(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"last_pages": 0}, "1 or more; found 0"),
+        ({"last_pages": 0}, "last_pages: expected greater than or equal to 1, found 0"),
         ({"last_pages": 2, "observations": "changes"}, "last_pages=2 forgets them"),
         ({"notes_only": True}, "give last_pages=1 as well"),
     ],

@@ -68,7 +68,7 @@ class RecordingTokenizer(UntrustedTextTokenizer):
         return super()._parts(text)
 
 
-@pytest.mark.parametrize("budget", [3840, None, 60])
+@pytest.mark.parametrize("budget", [3840, None, 64])
 @pytest.mark.parametrize("chat", [False, True])
 def test_what_is_shown_of_a_page_is_encoded_once(
     tiny_model: LocalModel, tiny_chat_model: LocalModel, chat: bool, budget: int | None
