@@ -9,7 +9,7 @@ from agentkv_env.browser import Browser
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.evaluate import CannotScore, Final, Score, Scoring, evaluate
 from agentkv_tasks.evaluate.calls import parse_call
-from agentkv_tasks.run.played_task import score_of
+from agentkv_tasks.run.played_task import EpisodeEnd, score_of
 from agentkv_tasks.task import Task
 from agentkv_tasks.template import all_of, reaches, says, shows
 from tests.local_site import Handler, served
@@ -135,7 +135,8 @@ def test_a_dialog_that_nobody_answered_is_dismissed_before_the_score(
     with browser.session(hosts=["127.0.0.1:*"]) as session:
         session.open(f"{origin}/delete")
         assert session.observe().nodes[0].name == "Delete all?"
-        assert score_of(task, "", session, browser, addresses).value == 1.0
+        end = EpisodeEnd.of(session, "", browser, addresses)
+        assert score_of(task, end, browser, addresses).value == 1.0
 
 
 def test_a_helper_call_can_derive_an_address_from_the_last_one(

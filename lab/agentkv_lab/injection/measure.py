@@ -44,7 +44,7 @@ from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.provenance import commit, processor, versions
-from agentkv_tasks.run.played_task import score_of
+from agentkv_tasks.run.played_task import EpisodeEnd, score_of
 from agentkv_tasks.run.preflight import find_browser, tesseract_version
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
@@ -198,7 +198,12 @@ class _Scene:
                 session, self.task.intent, max_steps=_MAX_STEPS, timeout_s=_TIMEOUT_S
             )
             asked = list(self.site.asked)
-            score = score_of(self.task, episode.answer, session, self.browser, self.addresses)
+            score = score_of(
+                self.task,
+                EpisodeEnd.of(session, episode.answer, self.browser, self.addresses),
+                self.browser,
+                self.addresses,
+            )
         step = None if demand is None else demand.followed(episode.steps)
         return {
             "place": place,

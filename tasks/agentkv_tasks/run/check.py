@@ -24,7 +24,7 @@ from agentkv_tasks.evaluate.pages import check_calls
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError
 from agentkv_tasks.own_sites.sign_in import SignInError, shows_log_in
 from agentkv_tasks.own_sites.site_file import SiteFile
-from agentkv_tasks.run.played_task import begun, first_line, score_of
+from agentkv_tasks.run.played_task import EpisodeEnd, begun, first_line, score_of
 from agentkv_tasks.suites import read_task_source
 from agentkv_tasks.task import Task
 
@@ -280,7 +280,8 @@ class _Checks:
                 reason = episode.error or "it did not stop"
                 return Score(0.0, f"{episode.status} after {_steps(episode.steps)}: {reason}"), page
             graders = Graders(admin=self._server.admin)
-            score = score_of(task, episode.answer, session, browser, addresses, graders=graders)
+            end = EpisodeEnd.of(session, episode.answer, browser, addresses)
+            score = score_of(task, end, browser, addresses, graders=graders)
             return score, page
 
     def _browser(self) -> Browser:

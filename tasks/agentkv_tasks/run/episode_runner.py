@@ -45,7 +45,7 @@ from agentkv_tasks.run.checkpoints import (
 )
 from agentkv_tasks.run.plan import Job, Plan, trace_path
 from agentkv_tasks.run.played_sites import PlayedSites, sites_of
-from agentkv_tasks.run.played_task import begun, first_line, score_of
+from agentkv_tasks.run.played_task import EpisodeEnd, begun, first_line, score_of
 from agentkv_tasks.run.playwright_trace import PlaywrightTrace, playwright_trace_path
 from agentkv_tasks.run.remote import Connection, ModelGone, Peaks, RemoteActing, RemoteModel
 from agentkv_tasks.task import Task
@@ -311,16 +311,15 @@ class EpisodeRunner:
         assert self._browser is not None and self._sites is not None
         chosen, judge = self._plan.settings.scoring, self._plan.judge
         (other,) = set(SCORINGS) - {chosen}
-        score = functools.partial(
-            score_of,
-            task,
-            episode.answer,
-            session,
-            self._browser,
-            self.addresses,
-            graders=Graders(judge, self._sites.admin),
-        )
         with timed(self._stopwatch, "scoring"):
+            score = functools.partial(
+                score_of,
+                task,
+                EpisodeEnd.of(session, episode.answer, self._browser, self.addresses),
+                self._browser,
+                self.addresses,
+                graders=Graders(judge, self._sites.admin),
+            )
             try:
                 found = score(scoring=chosen)
                 row = replace(

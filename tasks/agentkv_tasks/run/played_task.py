@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from playwright.sync_api import StorageState
+from playwright.sync_api import Page, StorageState
 
 from agentkv_env.browser import Browser
 from agentkv_env.named_secrets import Secret, names_in
@@ -69,19 +70,41 @@ def begun(
         yield session, goal
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeEnd:
+    """The end of an episode, captured before the first check: checks open tabs of their own in the
+    same context, and the session would take one of those for the agent's."""
+
+    page: Page
+    """The agent's last tab."""
+    final: Final
+
+    @classmethod
+    def of(
+        cls, session: Session, answer: str, browser: Browser, addresses: Addresses
+    ) -> "EpisodeEnd":
+        """Capture the end of a session. A dialog that is still open is dismissed: no check could
+        read the page.
+
+        Raises:
+            BrowserGone: the browser died, or does not answer.
+        """
+        session.dismiss_dialogs()
+        with browser.watchdog.limit(_EVALUATION_S):
+            page = session.page
+            return cls(page, Final.of(page, answer, addresses))
+
+
 def score_of(
     task: Task,
-    answer: str,
-    session: Session,
+    end: EpisodeEnd,
     browser: Browser,
     addresses: Addresses,
     *,
     graders: Graders = NOBODY,
     **options: Any,
 ) -> Score:
-    """Score a task by the agent's answer and the final state of its session.
-
-    A dialog that is still open is dismissed: no check could read the page.
+    """Score a task by the end of its episode; a further call may score it in another way.
 
     Args:
         options: further ones of `evaluate`.
@@ -90,11 +113,9 @@ def score_of(
         CannotScore: an evaluator cannot be computed here.
         BrowserGone: the browser died, or a check ran out of time.
     """
-    session.dismiss_dialogs()
     with browser.watchdog.limit(_EVALUATION_S if graders.judge is None else JUDGED_S):
-        final = Final.of(session.page, answer, addresses)
         return evaluate(
-            task, final, page=session.page, addresses=addresses, graders=graders, **options
+            task, end.final, page=end.page, addresses=addresses, graders=graders, **options
         )
 
 
