@@ -36,7 +36,7 @@ from agentkv_env.session import require_chromium_page
 
 
 class PageOptions(TypedDict, total=False):
-    """How a session treats the page that it is opened on."""
+    """Options of a session: its seed, and how it treats the page."""
 
     seed: int
     """Equal seeds give equal sessions on equal pages; 0 if left out."""

@@ -24,6 +24,7 @@ from pydantic import (
 
 from agentkv.defaults import CHUNK, POLICY
 from agentkv.nearest import did_you_mean
+from agentkv_env.masking import Secrets
 
 SCRIPTED = ("solution", "stop", "random")
 """Names of the scripted models."""
@@ -388,7 +389,7 @@ def _explain(error: ValidationError, path: Path | None, schema: type[BaseModel])
             lines.append(message)
         else:
             lines.append(f"{where}: {message}, found {_shown(problem['input'])}")
-    return f"{path}: " * (path is not None) + "; ".join(lines)
+    return Secrets().mask(f"{path}: " * (path is not None) + "; ".join(lines))
 
 
 def _shown(value: object) -> str:

@@ -36,7 +36,7 @@ class Cancelled(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse(CacheStatistics):
-    """What a conversation's caches hold after a turn, and what they have done."""
+    """Sizes and counts of a conversation's caches after a turn."""
 
     live_bytes: int = 0
     """Bytes of the stored keys and values."""

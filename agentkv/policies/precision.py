@@ -23,7 +23,7 @@ FORMATS = ("int8", "fp8", "int4", "nf4")
 
 
 class _NotByRank:
-    """What precisions that take no account of scores have in common."""
+    """Base of precisions that do not use scores."""
 
     __slots__ = ()
     by_rank: ClassVar[bool] = False

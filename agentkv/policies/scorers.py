@@ -29,7 +29,7 @@ from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, Summe
 
 
 class Plain:
-    """What scorers have in common that do not say otherwise."""
+    """Base of scorers, with the defaults of their protocol."""
 
     __slots__ = ()
     tracker: ClassVar[Tracker | None] = None

@@ -78,7 +78,7 @@ class Counters:
 
 
 class Engine:
-    """Answers jobs in one continuous batch, from a thread of its own.
+    """Answers jobs in one continuous batch, in its own thread.
 
     Further threads turn prompts into ids meanwhile; see `WaitingJob`.
 

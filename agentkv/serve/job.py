@@ -1,4 +1,4 @@
-"""What the engine is asked, and the events that answer it."""
+"""Jobs of the engine, and the events that answer them."""
 
 import time
 from collections.abc import Callable, Mapping

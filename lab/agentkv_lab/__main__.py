@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentkv.defaults import POLICY
-from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Overwrite, TextFile, Threads
+from agentkv_tasks.cli.bench.options import OF_WORLD, Out, Overwrite, TextFile, Threads
 from agentkv_tasks.cli.bench.samples import samples_command
 from agentkv_tasks.cli.options import for_people, results_file, split, takes, this_command
 from agentkv_tasks.settings import RunSettings
@@ -85,9 +84,7 @@ def ocr(
 @lab.command()
 @takes(
     RunSettings,
-    *PoliciesSettings.model_fields,
-    "world_seed",
-    "browser_path",
+    *OF_WORLD,
     policies=("full", POLICY, "conf-kv-int8", "window"),
     budget=512,
 )
@@ -137,9 +134,7 @@ def injection(
 @lab.command()
 @takes(
     RunSettings,
-    *PoliciesSettings.model_fields,
-    "world_seed",
-    "browser_path",
+    *OF_WORLD,
     policies=("full", "window", "snapkv", "arkv", "fp8", "conf-kv-int8"),
     budget=256,
 )

@@ -65,4 +65,4 @@ def test_the_page_of_the_docs_has_the_table_of_these_kinds() -> None:
 
 def test_forty_kinds_or_more_of_six_libraries_or_more_have_names_of_their_own() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS) >= 40
-    assert len({kind.library for kind in KINDS}) >= 6
+    assert len({kind.toolkit for kind in KINDS}) >= 6

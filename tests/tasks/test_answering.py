@@ -51,6 +51,19 @@ def test_a_judge_without_address_or_name_is_refused(
         RunSettings.read(judge=address, judge_model=model)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"judge": "http://user:word@host/v1", "judge_model": "m"},
+        {"sites": {"A1": "http://u:word@h"}},
+    ],
+)
+def test_a_refused_address_is_told_without_its_password(given: dict[str, object]) -> None:
+    with pytest.raises(SettingsError) as refused:
+        RunSettings.read(**given)
+    assert "word" not in str(refused.value) and "http://***" in str(refused.value)
+
+
 def test_a_silent_judge_is_named_before_the_first_episode(tmp_path: Path) -> None:
     judge = ("--judge", "http://127.0.0.1:9/v1", "--judge-model", "m")
     done = run("--tasks", str(SMALL), "--out", str(tmp_path / "out"), *judge)

@@ -22,7 +22,6 @@ def run(
     retry_failures: Annotated[
         bool,
         typer.Option(
-            "--retry-failures",
             help="Repeat episodes of --out that the harness ended, such as a crash or a timeout.",
         ),
     ] = False,

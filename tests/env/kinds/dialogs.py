@@ -21,7 +21,7 @@ document.querySelector('a').click();</script>"""
 KINDS = (
     Kind(
         name="a confirm is accepted",
-        library="Rails UJS",
+        toolkit="Rails UJS",
         html=_asked("confirm('Delete the article?') ? 'deleted' : 'kept'"),
         reads=(OPEN, "dialog Delete the article?", "button OK", "button Cancel"),
         action="click [{id}]",
@@ -30,7 +30,7 @@ KINDS = (
     ),
     Kind(
         name="a confirm is refused",
-        library="Rails UJS",
+        toolkit="Rails UJS",
         html=_RAILS,
         reads=("dialog Delete the article?", "button OK", "button Cancel"),
         action="click [{id}]",
@@ -40,7 +40,7 @@ KINDS = (
     ),
     Kind(
         name="a multi-line confirm",
-        library="phpMyAdmin",
+        toolkit="phpMyAdmin",
         html=_asked("confirm('You are about to DROP a table!\\n\\nDo it?\\n[1] is no number')"),
         reads=("dialog", "You are about to DROP a table!", "Do it?", "⟦1⟧ is no number"),
         action="press [Escape]",
@@ -48,7 +48,7 @@ KINDS = (
     ),
     Kind(
         name="a prompt is answered",
-        library="Quill",
+        toolkit="Quill",
         html=_asked("prompt('Enter link:', 'https://')"),
         reads=(OPEN, "dialog Enter link:", "textbox Answer = https://", "button OK"),
         action="type [{id}] [https://bees.example] [1]",
@@ -57,7 +57,7 @@ KINDS = (
     ),
     Kind(
         name="a prompt keeps its default",
-        library="TinyMCE",
+        toolkit="TinyMCE",
         html=_asked("prompt('Columns', '2')"),
         reads=("dialog Columns", "textbox Answer = 2"),
         action="press [Enter]",
@@ -65,7 +65,7 @@ KINDS = (
     ),
     Kind(
         name="a prompt is canceled",
-        library="elFinder",
+        toolkit="elFinder",
         html=_asked("String(prompt('New folder'))"),
         reads=("dialog New folder", "textbox Answer"),
         action="press [Escape]",
@@ -73,7 +73,7 @@ KINDS = (
     ),
     Kind(
         name="another action while a dialog is open",
-        library="HTML",
+        toolkit="HTML",
         html=_asked("confirm('Delete all?')"),
         reads=("dialog Delete all?",),
         action="scroll [down]",
@@ -82,7 +82,7 @@ KINDS = (
     ),
     Kind(
         name="one dialog after another",
-        library="WordPress",
+        toolkit="WordPress",
         html=_asked("confirm('Delete 40 files?') && prompt('Type DELETE')"),
         reads=("dialog Delete 40 files?",),
         action="click [{id}]",
@@ -91,7 +91,7 @@ KINDS = (
     ),
     Kind(
         name="a dialog that a network response opens",
-        library="jQuery",
+        toolkit="jQuery",
         html="<button onclick=\"fetch('/used').then(() => confirm('In use. Delete?'))\">"
         "Delete</button><p>Blue kayak",
         pages={"/used": ""},
@@ -102,7 +102,7 @@ KINDS = (
     ),
     Kind(
         name="a form that warns before the page is left",
-        library="Django admin",
+        toolkit="Django admin",
         html="<script>onbeforeunload = event => event.preventDefault()</script>"
         "<form action=/saved><input aria-label=Title name=title></form>",
         pages={"/saved": "Saved"},
@@ -116,7 +116,7 @@ KINDS = (
     ),
     Kind(
         name="an alert",
-        library="HTML",
+        toolkit="HTML",
         html="<script>alert('Saved')</script><p>Blue kayak",
         reads=("notice: alert accepted: Saved", "Blue kayak"),
         note="answered at once, because there is no choice",

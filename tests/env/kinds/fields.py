@@ -18,7 +18,7 @@ REVERTS += "own = next ?? own; queueMicrotask(() => { e.value = own }) });"
 KINDS = (
     Kind(
         name="text field",
-        library="HTML",
+        toolkit="HTML",
         html="<label>City <input value=Rome></label>",
         reads=("textbox City = Rome",),
         action="type [{id}] [Oslo] [0]",
@@ -28,7 +28,7 @@ KINDS = (
     ),
     Kind(
         name="telephone number with a mask",
-        library="IMask",
+        toolkit="IMask",
         html=field(
             "Phone",
             "type=tel",
@@ -46,7 +46,7 @@ KINDS = (
     ),
     Kind(
         name="date with a mask that accepts only key presses",
-        library="jQuery Inputmask",
+        toolkit="jQuery Inputmask",
         html=field(
             "Born",
             "value=__/__/____",
@@ -67,7 +67,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="card number in groups of four",
-        library="Cleave.js",
+        toolkit="Cleave.js",
         html=field(
             "Card",
             "inputmode=numeric maxlength=19",
@@ -82,7 +82,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="IBAN in capitals and groups",
-        library="Vuetify",
+        toolkit="Vuetify",
         html=field(
             "IBAN",
             "",
@@ -96,7 +96,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="field that accepts only digits",
-        library="Ant Design",
+        toolkit="Ant Design",
         html=field(
             "Floor",
             "value=3",
@@ -111,7 +111,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="number that is clamped",
-        library="Ant Design",
+        toolkit="Ant Design",
         html=field(
             "Seats",
             "value=2 role=spinbutton",
@@ -124,7 +124,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="number field",
-        library="Bootstrap",
+        toolkit="Bootstrap",
         html="<label>Copies <input type=number min=1 max=20 value=1></label>",
         reads=("textbox Copies = 1",),
         action="type [{id}] [12] [0]",
@@ -133,7 +133,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="number field, given words",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Copies <input type=number min=1 max=20 value=1></label>",
         reads=("textbox Copies = 1",),
         action="type [{id}] [12 pieces] [0]",
@@ -143,7 +143,7 @@ e.addEventListener("keypress", (event) => { event.preventDefault();
     ),
     Kind(
         name="amount with separators",
-        library="PrimeNG",
+        toolkit="PrimeNG",
         html=field(
             "Amount",
             "inputmode=decimal value=0.00",
@@ -161,7 +161,7 @@ e.addEventListener("keydown", (event) => {
     ),
     Kind(
         name="field with a maximum length",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Note <input maxlength=10 value=old></label>",
         reads=("textbox Note = old",),
         action="type [{id}] [far too long] [0]",
@@ -171,7 +171,7 @@ e.addEventListener("keydown", (event) => {
     ),
     Kind(
         name="controlled field that reverts",
-        library="React",
+        toolkit="React",
         html=field("Plan", "value=Basic", REVERTS % "() => null"),
         reads=("textbox Plan = Basic",),
         action="type [{id}] [Gold] [0]",
@@ -181,7 +181,7 @@ e.addEventListener("keydown", (event) => {
     ),
     Kind(
         name="controlled field in capitals",
-        library="React",
+        toolkit="React",
         html=field("Plate", "", REVERTS % "(text) => text.toUpperCase()"),
         reads=("textbox Plate",),
         action="type [{id}] [ab 123] [0]",
@@ -191,7 +191,7 @@ e.addEventListener("keydown", (event) => {
     ),
     Kind(
         name="controlled field that accepts one character at a time",
-        library="React",
+        toolkit="React",
         html=field("Coupon", "", REVERTS % "(text) => text.length > own.length + 1 ? own : text"),
         reads=("textbox Coupon",),
         action="type [{id}] [SAVE20] [0]",
@@ -201,7 +201,7 @@ e.addEventListener("keydown", (event) => {
     ),
     Kind(
         name="field that is replaced at every change",
-        library="React",
+        toolkit="React",
         html="""<label for=f>Name</label> <span id=box></span><script>
 const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
   f.oninput = () => draw(f.value) }; draw("");</script>""",
@@ -212,7 +212,7 @@ const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
     ),
     Kind(
         name="password that is cut",
-        library="HTML",
+        toolkit="HTML",
         html=field(
             "Password", "type=password", "e.oninput = () => { e.value = e.value.slice(0, 4) };"
         ),
@@ -224,7 +224,7 @@ const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
     ),
     Kind(
         name="rich text",
-        library="Quill",
+        toolkit="Quill",
         html="""<div class=ql-editor contenteditable aria-label=Post><p>Hello</p></div>""",
         reads=("textbox Post = Hello",),
         action="type [{id}] [Dear Ann,\nsee you] [0]",
@@ -233,7 +233,7 @@ const draw = (text) => { box.innerHTML = "<input id=f>"; f.value = text;
     ),
     Kind(
         name="rich text with its own document model",
-        library="Lexical",
+        toolkit="Lexical",
         html="""<div contenteditable aria-label=Post></div><script>
 const e = document.querySelector("div"); let own = "";
 const all = () => getSelection().toString() === own && own;
@@ -249,7 +249,7 @@ e.addEventListener("beforeinput", (event) => { event.preventDefault();
     ),
     Kind(
         name="rich text that rejects every change",
-        library="ProseMirror",
+        toolkit="ProseMirror",
         html="""<div contenteditable aria-label=Post>Locked</div><script>
 document.querySelector("div").addEventListener("beforeinput", (event) => event.preventDefault());
 </script>""",
@@ -261,7 +261,7 @@ document.querySelector("div").addEventListener("beforeinput", (event) => event.p
     ),
     Kind(
         name="text area with a counter",
-        library="Bootstrap",
+        toolkit="Bootstrap",
         html="""<textarea aria-label=Story oninput="n.textContent = value.length + ' of 100'">
 </textarea> <p id=n>0 of 100</p>""",
         reads=("textbox Story", "0 of 100"),
@@ -272,7 +272,7 @@ document.querySelector("div").addEventListener("beforeinput", (event) => event.p
     ),
     Kind(
         name="tags that a comma completes",
-        library="Tagify",
+        toolkit="Tagify",
         html="""<p><span id=tags></span> <input aria-label=Tags></p><script>
 const e = document.querySelector("input");
 e.addEventListener("keydown", (event) => { if (event.key !== ",") return;
@@ -287,7 +287,7 @@ e.addEventListener("keydown", (event) => { if (event.key !== ",") return;
     ),
     Kind(
         name="combobox that filters",
-        library="Headless UI",
+        toolkit="Headless UI",
         html="""<input role=combobox aria-expanded=false aria-label=Town><ul role=listbox></ul>
 <script>
 const e = document.querySelector("input"), list = document.querySelector("ul");
@@ -302,7 +302,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="field that completes what is typed",
-        library="Vuetify",
+        toolkit="Vuetify",
         html=field(
             "Town",
             "",
@@ -318,7 +318,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="list that is not native",
-        library="Radix",
+        toolkit="Radix",
         html="""<button role=combobox aria-expanded=false aria-label=Fruit>Apple</button>""",
         reads=("combobox Fruit (collapsed)",),
         action="type [{id}] [Pear] [0]",
@@ -327,7 +327,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="date that opens a calendar",
-        library="flatpickr",
+        toolkit="flatpickr",
         html="<input readonly class=flatpickr-input aria-label=Arrival>",
         reads=("textbox Arrival (readonly)",),
         action="type [{id}] [2026-03-14] [0]",
@@ -336,7 +336,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="native date",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Day <input type=date></label>",
         reads=("textbox Day",),
         action="type [{id}] [2026-03-14] [0]",
@@ -345,7 +345,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="native time",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Start <input type=time></label>",
         reads=("textbox Start",),
         action="type [{id}] [9 o'clock] [0]",
@@ -354,7 +354,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="native color",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Ink <input type=color value='#112233'></label>",
         reads=("textbox Ink = #112233",),
         action="type [{id}] [reddish] [0]",
@@ -364,7 +364,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="list with equal labels in groups",
-        library="HTML",
+        toolkit="HTML",
         html="""<label>Team <select><optgroup label=Sales><option>Wien<option>Other</optgroup>
 <optgroup label=Support><option>Bonn<option value=o2>Other</optgroup></select></label>""",
         reads=("combobox Team = Wien (options: Wien | Sales: Other | Bonn | Support: Other)",),
@@ -377,7 +377,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="list with equal labels, by the label alone",
-        library="HTML",
+        toolkit="HTML",
         html="""<label>Team <select><option>Wien<option>Other<option>Other</select></label>""",
         reads=("combobox Team = Wien (options: Wien | Other | Other (2))",),
         action="choose [{id}] [Oth]",
@@ -386,7 +386,7 @@ e.oninput = () => { e.ariaExpanded = "true"; list.innerHTML = ["Oslo", "Osaka", 
     ),
     Kind(
         name="controlled list that reverts",
-        library="React",
+        toolkit="React",
         html="""<select aria-label=Size><option>S<option>M</select><script>
 const e = document.querySelector("select");
 e.onchange = () => requestAnimationFrame(() => { e.value = "S" });</script>""",

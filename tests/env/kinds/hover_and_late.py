@@ -28,7 +28,7 @@ HOVER = "hover [{id}]"
 KINDS = (
     Kind(
         name="actions of a row, transparent until hover",
-        library="AG Grid",
+        toolkit="AG Grid",
         html=rows(
             ".actions { opacity: 0; transition: opacity .2s } tr:hover .actions { opacity: 1 }"
         ),
@@ -41,7 +41,7 @@ KINDS = (
     ),
     Kind(
         name="actions of a row, invisible until hover",
-        library="Tailwind CSS",
+        toolkit="Tailwind CSS",
         html=rows(
             ".actions { visibility: hidden; opacity: 0 } @media (hover: hover) {"
             ".actions:is(:where(tr):hover *) { visibility: visible }"
@@ -55,7 +55,7 @@ KINDS = (
     ),
     Kind(
         name="menu in a bar, displayed on hover",
-        library="Bulma",
+        toolkit="Bulma",
         html="""<style>.drop { display: none } .item:hover > .drop { display: block }</style>
 <div class=item><a href=#all>Products</a><div class=drop><a href=#phones>Phones</a><br>
 <a href=#cases>Cases</a></div></div><p>Text</p>""",
@@ -67,7 +67,7 @@ KINDS = (
     ),
     Kind(
         name="menu that opens some time after hover",
-        library="Ant Design",
+        toolkit="Ant Design",
         html="""<button aria-haspopup=menu>Account</button><script>
 const button = document.querySelector("button"); let timer, menu;
 const open = () => { menu ??= document.createElement("div"); menu.onmouseenter = stop;
@@ -85,7 +85,7 @@ button.onmouseenter = () => { timer = setTimeout(open, 250) }; button.onmouselea
     ),
     Kind(
         name="card with a button created on hover",
-        library="React",
+        toolkit="React",
         html="""<div id=card><h3>Blue Kayak</h3>12 USD</div><script>
 const enter = () => card.insertAdjacentHTML("beforeend", "<button>Quick view</button>");
 card.__reactProps$a1 = { onMouseEnter: enter }; let inside = false;
@@ -100,7 +100,7 @@ document.addEventListener("mouseover", ({ target }) => {
     ),
     Kind(
         name="tooltip beside a word",
-        library="Bootstrap",
+        toolkit="Bootstrap",
         html="""<style>.tip { visibility: hidden }
 .word:hover + .tip { visibility: visible }</style>
 <p>12 USD, <span class=word>net</span> <span class=tip>without VAT</span></p>""",
@@ -112,7 +112,7 @@ document.addEventListener("mouseover", ({ target }) => {
     ),
     Kind(
         name="tooltip of the browser",
-        library="HTML",
+        toolkit="HTML",
         html="<a href=#x title='Opened 3 May 2026'>May</a>",
         reads=("link May",),
         action=HOVER,
@@ -123,7 +123,7 @@ document.addEventListener("mouseover", ({ target }) => {
     ),
     Kind(
         name="suggestions, 600 ms after the last key",
-        library="Material UI",
+        toolkit="Material UI",
         html="""<label>City <input aria-autocomplete=list></label><ul></ul><script>
 const field = document.querySelector("input"), list = document.querySelector("ul"); let timer;
 field.oninput = () => { clearTimeout(timer); list.textContent = "Loading…";
@@ -138,7 +138,7 @@ field.oninput = () => { clearTimeout(timer); list.textContent = "Loading…";
     ),
     Kind(
         name="results requested after a pause",
-        library="Algolia",
+        toolkit="Algolia",
         html="""<label>Find <input></label><div id=out></div><script>
 const field = document.querySelector("input"); let timer;
 field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
@@ -152,7 +152,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
     ),
     Kind(
         name="skeleton that content replaces",
-        library="Chakra UI",
+        toolkit="Chakra UI",
         html=on_press(
             "out.innerHTML = '<div class=bone></div>'; "
             "later(700, () => { out.innerHTML = 'Ready' })",
@@ -167,7 +167,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
     ),
     Kind(
         name="panel that disappears before the next one appears",
-        library="Vue",
+        toolkit="Vue",
         html=on_press(
             "one.style.opacity = 0; "
             "one.ontransitionend = () => { one.hidden = true; two.hidden = false }",
@@ -182,7 +182,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
     ),
     Kind(
         name="message that appears briefly",
-        library="Sonner",
+        toolkit="Sonner",
         html=on_press(
             "out.innerHTML = '<div role=status>Saved to drafts</div>';"
             "later(900, () => out.replaceChildren());"
@@ -197,7 +197,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
     ),
     Kind(
         name="text that never ends",
-        library="a chat",
+        toolkit="a chat",
         html=on_press("setInterval(() => out.append('word '), 100)"),
         reads=("button Go",),
         action=PRESS,
@@ -207,7 +207,7 @@ field.oninput = () => { clearTimeout(timer); timer = setTimeout(async () => {
     ),
     Kind(
         name="clock and automatic slides",
-        library="Swiper",
+        toolkit="Swiper",
         html=on_press(
             "out.textContent = 'Done'",
             "<p id=clock></p><script>let n = 0; const tick = () => {"

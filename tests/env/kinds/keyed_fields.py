@@ -77,7 +77,7 @@ NOW = "document.querySelector('[role=slider]').ariaValueNow"
 KINDS = (
     Kind(
         name="code in boxes that advance",
-        library="react-otp-input",
+        toolkit="react-otp-input",
         html=boxes(6, "maxlength=1 inputmode=numeric autocomplete=one-time-code", MOVE_ON),
         reads=("textbox Digit 1", "textbox Digit 6"),
         action="type [{id}] [482-913] [0]",
@@ -86,7 +86,7 @@ KINDS = (
     ),
     Kind(
         name="code in boxes that advance after a delay, with old digits",
-        library="PrimeNG",
+        toolkit="PrimeNG",
         html=boxes(
             4,
             "maxlength=1 value=7",
@@ -99,7 +99,7 @@ KINDS = (
     ),
     Kind(
         name="code in boxes without a maximum",
-        library="Ant Design",
+        toolkit="Ant Design",
         html=boxes(
             4,
             "size=1 style='width:30px'",
@@ -112,7 +112,7 @@ KINDS = (
     ),
     Kind(
         name="code in boxes that a paste fills",
-        library="Chakra UI",
+        toolkit="Chakra UI",
         html=boxes(
             4,
             "maxlength=6 style='width:30px'",
@@ -127,7 +127,7 @@ KINDS = (
     ),
     Kind(
         name="code in boxes that are disabled at first",
-        library="Vuetify",
+        toolkit="Vuetify",
         html=boxes(
             4,
             "maxlength=1",
@@ -141,7 +141,7 @@ KINDS = (
     ),
     Kind(
         name="code in boxes that do not advance",
-        library="HTML",
+        toolkit="HTML",
         html=boxes(4, "maxlength=1", ""),
         reads=("textbox Digit 1",),
         action="type [{id}] [48 29] [0]",
@@ -150,7 +150,7 @@ KINDS = (
     ),
     Kind(
         name="code longer than its boxes",
-        library="HTML",
+        toolkit="HTML",
         html=boxes(4, "maxlength=1", MOVE_ON),
         reads=("textbox Digit 1",),
         action="type [{id}] [482913] [0]",
@@ -160,7 +160,7 @@ KINDS = (
     ),
     Kind(
         name="key in boxes of five characters",
-        library="HTML",
+        toolkit="HTML",
         html=boxes(
             3,
             "maxlength=5 size=5",
@@ -174,7 +174,7 @@ KINDS = (
     ),
     Kind(
         name="code field with drawn boxes",
-        library="shadcn/ui",
+        toolkit="shadcn/ui",
         html="""<div style="position:relative;width:120px;height:30px"><div>_ _ _ _ _ _</div>
 <input maxlength=6 aria-label=Code autocomplete=one-time-code
 style="position:absolute;inset:0;color:transparent;background:none;border:0"></div>""",
@@ -185,7 +185,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
     ),
     Kind(
         name="segment of a date",
-        library="React Aria",
+        toolkit="React Aria",
         html=SEGMENTS.replace('"BEFORE"', "true") % DAY,
         reads=("textbox month = mm", "textbox day = dd", "textbox year = yyyy"),
         action="type [{id}] [2026] [0]",
@@ -195,7 +195,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
     ),
     Kind(
         name="date in segments",
-        library="React Aria",
+        toolkit="React Aria",
         html=SEGMENTS.replace('"BEFORE"', "true") % DAY,
         reads=("textbox month = mm",),
         action="type [{id}] [3/14/2026] [0]",
@@ -205,7 +205,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
     ),
     Kind(
         name="date in segments that accept only keys",
-        library="MUI X",
+        toolkit="MUI X",
         html=SEGMENTS.replace('"BEFORE"', "false") % DAY,
         reads=("textbox month = mm",),
         action="type [{id}] [12/05/2026] [0]",
@@ -214,7 +214,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
     ),
     Kind(
         name="date in segments, in another order",
-        library="MUI X",
+        toolkit="MUI X",
         html=SEGMENTS.replace('"BEFORE"', "false") % DAY,
         reads=("textbox month = mm",),
         action="type [{id}] [2026-03-14] [0]",
@@ -224,7 +224,7 @@ style="position:absolute;inset:0;color:transparent;background:none;border:0"></d
     ),
     Kind(
         name="spin button with arrows",
-        library="ARIA Practices",
+        toolkit="ARIA Practices",
         html="""<div role=spinbutton tabindex=0 aria-label=Guests aria-valuenow=2 aria-valuemin=1
 aria-valuemax=8>2</div><script>const e = document.querySelector("[role=spinbutton]");
 e.onkeydown = (event) => { const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
@@ -237,7 +237,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider",
-        library="Radix",
+        toolkit="Radix",
         html=slider(0, 100, 20, ARROWS),
         reads=("slider Volume = 20",),
         action="type [{id}] [73] [0]",
@@ -247,7 +247,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider with large steps",
-        library="noUiSlider",
+        toolkit="noUiSlider",
         html=slider(0, 100, 20, "{ArrowRight: 10, ArrowLeft: -10}"),
         reads=("slider Volume = 20",),
         action="type [{id}] [73] [0]",
@@ -258,7 +258,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider from right to left",
-        library="MUI",
+        toolkit="MUI",
         html=slider(0, 50, 20, "{ArrowRight: -1, ArrowLeft: 1}"),
         reads=("slider Volume = 20",),
         action="type [{id}] [31] [0]",
@@ -267,7 +267,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider with two thumbs",
-        library="PrimeNG",
+        toolkit="PrimeNG",
         html=slider(0, 60, 20, ARROWS, "From") + slider(20, 100, 60, ARROWS, "To"),
         reads=("slider From = 20", "slider To = 60"),
         action="type [{id}] [45] [0]",
@@ -279,7 +279,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider that moves only with the mouse",
-        library="HTML",
+        toolkit="HTML",
         html=slider(0, 100, 20, "{}"),
         reads=("slider Volume = 20",),
         action="type [{id}] [73] [0]",
@@ -288,7 +288,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="slider beyond its range",
-        library="Radix",
+        toolkit="Radix",
         html=slider(0, 100, 20, ARROWS),
         reads=("slider Volume = 20",),
         action="type [{id}] [150] [0]",
@@ -298,7 +298,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="native range",
-        library="HTML",
+        toolkit="HTML",
         html="<label>Price <input type=range min=0 max=500 step=50 value=100></label>",
         reads=("slider Price = 100",),
         action="type [{id}] [350] [0]",
@@ -307,7 +307,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="native range between its steps",
-        library="Bootstrap",
+        toolkit="Bootstrap",
         html="<label>Price <input type=range min=0 max=500 step=50 value=100></label>",
         reads=("slider Price = 100",),
         action="type [{id}] [370] [0]",
@@ -317,7 +317,7 @@ if (step) e.textContent = e.ariaValueNow = Number(e.ariaValueNow) + step }</scri
     ),
     Kind(
         name="range that a script resets",
-        library="React",
+        toolkit="React",
         html=field("Price", "type=range min=0 max=9 value=4", REVERTS % "() => null"),
         reads=("slider Price = 4",),
         action="type [{id}] [7] [0]",

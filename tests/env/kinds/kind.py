@@ -30,7 +30,7 @@ class Kind:
     """One row: a page of our own, an action on it, and what comes of both."""
 
     name: str
-    library: str
+    toolkit: str
     """The component library, or the standard, whose pattern the page follows."""
     html: str
     reads: tuple[str, ...]

@@ -27,7 +27,7 @@ style="width:200px;height:120px;{style}"></iframe></div>"""
 KINDS = (
     Kind(
         name="half-checked box",
-        library="Material UI",
+        toolkit="Material UI",
         html="""<label><input type=checkbox checked onclick="document.title=this.checked">All
 files</label><script>document.querySelector("input").indeterminate = true</script>""",
         reads=("checkbox All files (mixed)",),
@@ -38,7 +38,7 @@ files</label><script>document.querySelector("input").indeterminate = true</scrip
     ),
     Kind(
         name="branch of a tree, partly chosen",
-        library="PrimeNG Tree",
+        toolkit="PrimeNG Tree",
         html="""<ul role=tree><li role=treeitem aria-checked=mixed aria-expanded=false tabindex=0
 onclick="this.ariaChecked = 'true'">Photos</li></ul>""",
         reads=("treeitem Photos (mixed, collapsed)",),
@@ -49,7 +49,7 @@ onclick="this.ariaChecked = 'true'">Photos</li></ul>""",
     ),
     Kind(
         name="chart with a name, a legend and a link",
-        library="Highcharts",
+        toolkit="Highcharts",
         html="""<svg width=320 height=160 role=img aria-label="Interactive chart">
 <text x=10 y=20>Total 1,234</text><g role=button tabindex=0 aria-label="Hide North"
 onclick="document.title='hidden'"><rect x=10 y=40 width=80 height=40 /></g>
@@ -61,7 +61,7 @@ onclick="document.title='hidden'"><rect x=10 y=40 width=80 height=40 /></g>
     ),
     Kind(
         name="custom element with a closed shadow root",
-        library="Lightning Web Components",
+        toolkit="Lightning Web Components",
         html="""<x-buy>now</x-buy><script>customElements.define("x-buy", class extends HTMLElement {
 constructor() { super(); this.attachShadow({mode: "closed"}).innerHTML = `<p>Price 12 EUR</p>
 <button onclick="document.title = 'bought'">Buy <slot></slot></button>` } })</script>""",
@@ -72,7 +72,7 @@ constructor() { super(); this.attachShadow({mode: "closed"}).innerHTML = `<p>Pri
     ),
     Kind(
         name="price and status in a style sheet",
-        library="CSS",
+        toolkit="CSS",
         html="""<style>.price::before {content: "EUR "}
 .order[data-status]::after {content: " (" attr(data-status) ")"}</style>
 <p class=price>12</p><p class=order data-status=paid>Order 7</p>""",
@@ -80,7 +80,7 @@ constructor() { super(); this.attachShadow({mode: "closed"}).innerHTML = `<p>Pri
     ),
     Kind(
         name="heading numbers from counters",
-        library="CSS",
+        toolkit="CSS",
         html="""<style>body {counter-reset: a} h2 {counter-reset: b}
 h2::before {counter-increment: a; content: counter(a) ". "}
 h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman) " "}</style>
@@ -89,7 +89,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="button with a sign from a style sheet",
-        library="Bootstrap",
+        toolkit="Bootstrap",
         html="""<style>.close::before {content: "\\D7"} .home::before {content: "\\e88a"}</style>
 <button class=close onclick="document.title='closed'"></button>
 <a href=#home class=home>Home</a>""",
@@ -100,7 +100,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="progress bars",
-        library="Bootstrap, Material UI",
+        toolkit="Bootstrap, Material UI",
         html="""<label>Upload <progress value=3 max=4></progress></label>
 <div role=progressbar aria-label=Import aria-valuenow=45><div>45%</div></div>
 <div role=progressbar aria-label=Search style="height: 4px"></div>""",
@@ -111,13 +111,13 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="meter",
-        library="HTML",
+        toolkit="HTML",
         html="<label for=m>Disk</label> <meter id=m value=0.6></meter>",
         reads=("meter Disk = 60%",),
     ),
     Kind(
         name="audio in the browser's player",
-        library="HTML",
+        toolkit="HTML",
         html=f"<audio controls muted title=Song></audio><script>{SOUND}</script>",
         reads=("audio Song = paused at 0:00 of 0:05, muted",),
         action="click [{id}]",
@@ -126,7 +126,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="inert part of a page",
-        library="HTML",
+        toolkit="HTML",
         html="<div inert><p>Step 2</p><button>Pay</button></div><button>Next</button>",
         reads=("Step 2", "button Pay (disabled)", "button Next"),
         action="click [{id}]",
@@ -135,7 +135,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="frame scaled down",
-        library="CSS",
+        toolkit="CSS",
         html=framed("", "transform: scale(0.5)"),
         pages={"/frame": IN_FRAME},
         reads=("button Pay",),
@@ -145,7 +145,7 @@ h3::before {counter-increment: b; content: counter(a) "." counter(b, upper-roman
     ),
     Kind(
         name="point of a frame that is rotated and zoomed",
-        library="CSS",
+        toolkit="CSS",
         html=framed("zoom: 1.5; rotate: 30deg"),
         pages={"/frame": IN_FRAME},
         reads=("canvas Map",),

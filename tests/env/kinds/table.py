@@ -39,7 +39,7 @@ def table() -> str:
 def _row(kind: Kind) -> str:
     name = f"{kind.name} ({kind.note})" if kind.note else kind.name
     action = _code(kind.action.format(id="n")) if kind.action else "none"
-    cells = (name, kind.library, _lines(kind.reads), action, _outcome(kind))
+    cells = (name, kind.toolkit, _lines(kind.reads), action, _outcome(kind))
     return f"| {' | '.join(cells)} |\n"
 
 

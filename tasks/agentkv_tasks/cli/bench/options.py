@@ -5,6 +5,11 @@ from typing import Annotated
 
 import typer
 
+from agentkv.settings import PoliciesSettings
+
+OF_WORLD = (*PoliciesSettings.model_fields, "world_seed", "browser_path")
+"""Settings of a measurement that reads the embedded world."""
+
 Shape = Annotated[
     str | None,
     typer.Option(help="Random weights instead: tiny, gpt2, qwen3-14b, gpt-oss-20b and others."),

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Resumable, TextFile, Threads
+from agentkv_tasks.cli.bench.options import OF_WORLD, Out, Resumable, TextFile, Threads
 from agentkv_tasks.cli.options import (
     Command,
     for_people,
@@ -41,9 +40,7 @@ def samples_command(
 
     @takes(
         RunSettings,
-        *PoliciesSettings.model_fields,
-        "world_seed",
-        "browser_path",
+        *OF_WORLD,
         policies=tuple(policies),
         chunk=32,
     )

@@ -5,17 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from agentkv.defaults import POLICY
-from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Overwrite, TextFile, Threads
+from agentkv_tasks.cli.bench.options import OF_WORLD, Out, Overwrite, TextFile, Threads
 from agentkv_tasks.cli.options import for_people, results_file, takes, this_command
 from agentkv_tasks.settings import RunSettings
 
 
 @takes(
     RunSettings,
-    *PoliciesSettings.model_fields,
-    "world_seed",
-    "browser_path",
+    *OF_WORLD,
     policies=("full", "int8", "streaming-int8", POLICY),
     budget=1024,
 )
