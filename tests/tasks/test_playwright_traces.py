@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from agentkv_tasks.run.command import prepare
+from agentkv_tasks.settings import RunSettings
 from tests.local_site import Handler, served
-from tests.tasks.runs import SMALL, complete_rows, refused, run
+from tests.tasks.runs import SMALL, complete_rows, play, refused, run
 
 pytestmark = pytest.mark.browser
 
@@ -30,11 +32,14 @@ def write_task(folder: Path, **changes: Any) -> str:
 
 def test_a_playwright_trace_lies_beside_ours_and_changes_nothing(tmp_path: Path) -> None:
     options = ("--model", "solution", "--workers", "1", "--limit", "2")
-    run(tmp_path / "plain", *options)
+    plainly = RunSettings.read(
+        tasks=str(SMALL), model="solution", limit=2, out=tmp_path / "plain", ocr=False
+    )
+    untraced = play(prepare(plainly).plan)
     output = run(tmp_path / "traced", *options, "--playwright-traces")
     rows = complete_rows(tmp_path / "traced")
     assert len(rows) == 2 and all(row.success for row in rows), output
-    for row, plain in zip(rows, complete_rows(tmp_path / "plain"), strict=True):
+    for row, plain in zip(rows, untraced, strict=True):
         trace = tmp_path / "traced" / row.trace
         archive = trace.with_suffix(".zip")
         assert archive.stat().st_mode & 0o77 == 0
