@@ -100,6 +100,7 @@ def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
     wait_until_gone(family)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     output = refused(tmp_path, *NANO, "--budget", "1KiB")
     assert "a budget of 1024 bytes is too small" in output and not complete_rows(tmp_path)
