@@ -22,13 +22,14 @@ from agentkv_tasks.own_sites import serving, sign_in
 from agentkv_tasks.own_sites.serving import OwnServer, SiteError, answers
 from agentkv_tasks.own_sites.sign_in import SignInError
 from agentkv_tasks.own_sites.site_file import read_site_file
+from agentkv_tasks.results import RETRIED
 from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.played_task import begun
 from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.task import Task
 from tests.local_site import Handler, served
-from tests.tasks.runs import REPOSITORY, complete_rows, run
+from tests.tasks.runs import REPOSITORY, complete_rows, play, run
 from tests.tasks.test_secrets import spellings
 
 pytestmark = pytest.mark.browser
@@ -432,18 +433,6 @@ def test_expressions_are_compiled_and_not_run(browser: Browser) -> None:
     ]
 
 
-def test_a_site_at_a_fixed_address_is_played_by_one_worker(tmp_path: Path) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    path = write(tmp_path, task(0), task(1), text=FILE.replace("{port}", str(port)))
-    out = tmp_path / "out"
-    output = run(out, "--tasks", str(path), "--model", "solution", "--workers", "2")
-    assert "one episode at a time: the run starts a site of mine.toml at a fixed address" in output
-    assert [row.success for row in complete_rows(out)] == [True, True], output
-    assert not answers(f"http://127.0.0.1:{port}")
-
-
 def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_path: Path) -> None:
     visits: dict[str, list[str]] = {"cats": [], "dogs": []}
     both = threading.Barrier(2)
@@ -523,22 +512,31 @@ def test_a_reset_that_fails_is_named(reset: str, message: str, tmp_path: Path) -
 
 
 def test_a_reset_that_fails_costs_the_episode_and_not_the_run(tmp_path: Path) -> None:
-    text = FILE.replace('{ get = "/reset" }', '{ get = "/broken" }')
-    out = tmp_path / "out"
-    path = write(tmp_path, task(0), text=text)
-    output = run(out, "--tasks", str(path), "--model", "solution")
-    (row,) = complete_rows(out)
-    assert row.status == "env_error" and "answers with status 500" in row.error, output
-    assert [attempt.error for attempt in row.attempts] == [row.error]
+    path = write(tmp_path, task(0), text=FILE.replace('{ get = "/reset" }', '{ get = "/broken" }'))
+    settings = RunSettings.read(
+        tasks=str(path), model="solution", out=tmp_path / "out", ocr=False, screenshots=False
+    )
+    (row,) = play(prepare(settings).plan)
+    assert row.status == "env_error" and row.status in RETRIED
+    assert "answers with status 500" in row.error
 
 
-def test_nothing_is_played_again_on_a_site_without_a_reset(tmp_path: Path) -> None:
-    path = write(tmp_path, task(0, solution=ENDING), task(1), text=UNRESET)
-    output = run(tmp_path / "out", "--tasks", str(path), "--model", "solution")
-    ended, solved = sorted(complete_rows(tmp_path / "out"), key=lambda row: row.task_id)
+def test_one_worker_plays_a_site_at_a_fixed_address_and_nothing_again_without_a_reset(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    fixed = UNRESET.replace("{port}", str(port))
+    ending = [f"goto [http://127.0.0.1:{port}/end]", "stop [nobody]"]
+    path, out = write(tmp_path, task(0, solution=ending), task(1), text=fixed), tmp_path / "out"
+    output = run(out, "--tasks", str(path), "--model", "solution", "--workers", "2")
+    assert "one episode at a time: the run starts a site of mine.toml at a fixed address" in output
+    ended, solved = sorted(complete_rows(out), key=lambda row: row.task_id)
     assert ended.status == "env_error" and not ended.attempts, output
     assert solved.success and not solved.attempts, output  # the site was started again
     assert "warning" not in output  # each task is played once
+    assert not answers(f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("reset", ['"restart"', '{ get = "/reset" }'])
