@@ -54,8 +54,6 @@ BO = """[sites.diary.accounts.bo]
 password = { env = "DIARY_PASSWORD" }
 """
 UNRESET = FILE.replace('reset = { get = "/reset" }\n', "")
-ENDING = ["goto [http://diary.localhost/end]", "stop [nobody]"]
-"""A solution that ends the site."""
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +141,7 @@ def test_workers_play_sites_of_their_own_and_write_no_password(tmp_path: Path) -
         task(2, eval=said, solution=[f"stop [1: {SECRET}]"]),
         task(3, solution=["goto [__DIARY__/broken]", f"goto [__DIARY__/enter?password={SECRET}]"]),
         by_name(4, "<secret:anna>"),
-        task(5, solution=ENDING),
+        task(5, solution=["goto [http://diary.localhost/end]", "stop [nobody]"]),
         text=FILE + BO,
     )
     out = tmp_path / "out"
