@@ -14,7 +14,6 @@ from agentkv_env.serialize import serialize
 from tests.env.conftest import Pages, Visit
 from tests.env.kinds.kind import Done, Kind, Refused
 from tests.env.kinds.table import kinds, table
-from tests.sampling import sampled
 
 DOCS = Path(__file__).parents[2] / "docs" / "page-kinds.md"
 KINDS = kinds()
@@ -39,7 +38,11 @@ def target_of(page: Page, kind: Kind) -> int | None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "kind", sampled([pytest.param(kind, id=kind.name) for kind in KINDS], every=3)
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (number % 3 > 0))
+        for number, kind in enumerate(KINDS)
+    ],
 )
 def test_a_kind_of_page_is_read_and_acted_on_as_the_table_says(visit: Visit, kind: Kind) -> None:
     others = {path.removeprefix("/"): html for path, html in kind.pages.items()}
