@@ -18,7 +18,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agentkv.models.find import ModelError, find_model, loadable
+from agentkv.models.find import find_model, loadable
+from agentkv.models.refused import ModelError
 
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
