@@ -28,8 +28,9 @@ from agentkv.cache.hf.compat import (
     WithoutGradient,
     outside_compile,
 )
-from agentkv.cache.hf.families import DTYPES, describe
+from agentkv.cache.hf.families import describe
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.projection import DTYPES
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
@@ -1150,9 +1151,8 @@ def _require_steady_rotation(policy: Policy, geometry: Geometry) -> None:
         return
     if any(geometry.layers[i].frequencies is None for i in geometry.policy_layers):
         raise PolicyError(
-            f"policy {policy.name!r} turns queries to coming positions, and this model's rotary "
-            "embedding changes its frequencies with the length of the sequence, or is offloaded; "
-            "take another policy"
+            f"policy {policy.name!r} turns queries to coming positions, and "
+            f"{geometry.why_fixed}; take another policy"
         )
 
 

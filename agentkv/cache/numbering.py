@@ -82,19 +82,13 @@ class Numbering:
         return Numbering(positions[counts.cumsum(0) - counts], num_seen)
 
 
-def why_limited(policy: Policy, geometry: Geometry, *, is_loaded: bool = True) -> str | None:
+def why_limited(policy: Policy, geometry: Geometry) -> str | None:
     """Return why a cache can be fed no more tokens than its model has positions, apart from those
-    that are dropped; None if it can.
-
-    Args:
-        is_loaded: False for the geometry of a planned model, whose frequencies are not known yet.
-    """
+    that are dropped; None if it can."""
     if geometry.max_positions is None:
         return None
     if geometry.why_fixed is not None:
         return geometry.why_fixed
-    if is_loaded and not geometry.can_turn:
-        return "its rotary embedding is offloaded"
     return None if is_bounded(policy, geometry) else "the policy keeps every token"
 
 
