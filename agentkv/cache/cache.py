@@ -35,7 +35,7 @@ from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
-from agentkv.cache.numbering import Numbering, is_bounded, why_limited
+from agentkv.cache.numbering import Numbering, is_bounded, why_limited, why_refused
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
@@ -47,7 +47,7 @@ from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import policy as named_policy
-from agentkv.policies.slots import Learner, Predictor
+from agentkv.policies.slots import Learner
 
 AT_ONCE = 512
 """Tokens that one forward of `feed` reads at most, unless a chunk is longer (our choice): more
@@ -107,7 +107,9 @@ class Cache(HookedCache):
         """
         if dtype is not None:
             geometry = replace(geometry, dtype=dtype)
-        _require_steady_rotation(policy, geometry)
+        obstacle = why_refused(policy, geometry)
+        if obstacle is not None:
+            raise PolicyError(f"policy {policy.name!r} {obstacle}; take another policy")
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
         self.prefill: Prefill = prefill
@@ -1144,16 +1146,6 @@ class Cache(HookedCache):
                 "as long as the cache"
             )
         save(self, model, path)
-
-
-def _require_steady_rotation(policy: Policy, geometry: Geometry) -> None:
-    if not isinstance(policy.scorer, Predictor):
-        return
-    if any(geometry.layers[i].frequencies is None for i in geometry.policy_layers):
-        raise PolicyError(
-            f"policy {policy.name!r} turns queries to coming positions, and "
-            f"{geometry.why_fixed}; take another policy"
-        )
 
 
 def _cold_memory(

@@ -60,7 +60,10 @@ def _check_text(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
                 f"{', '.join(other)}: a cache reads text only. Give the model no picture or sound, "
                 "or use a cache of transformers"
             )
-        cache.embedded_ids = given.get("input_ids")
+        cache.embedded_ids, cache.embedded_mask = (
+            given.get("input_ids"),
+            given.get("attention_mask"),
+        )
 
 
 @outside_compile
@@ -95,10 +98,13 @@ def _check_forward(
     batch, num_new = tokens.shape[:2]
     cache.check_input(module, batch, num_new)
     mask = given.get("attention_mask")
-    is_token = tokens_among(mask, num_new)
+    is_made = isinstance(mask, dict)  # a model of several modalities has made masks of its own
+    is_token = tokens_among(cache.embedded_mask if is_made else mask, num_new)
     cache.begin(num_new, is_token)
     cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
-    if is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
+    if is_token is None and is_made:
+        given = {**given, "attention_mask": dict.fromkeys(mask)}
+    elif is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
         given = {**given, "attention_mask": None}
     places = given.get("position_ids")
     if isinstance(places, Tensor) and places.dim() == 3:

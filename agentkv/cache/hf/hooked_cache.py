@@ -19,6 +19,8 @@ class HookedCache(TransformersCache):
 
     embedded_ids: Tensor | None = None
     """Token ids (B, n) that a model of several modalities embeds for its decoder."""
+    embedded_mask: Any = None
+    """The `attention_mask` that it was given with them."""
 
     @property
     def is_croppable(self) -> bool:
