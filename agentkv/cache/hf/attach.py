@@ -98,11 +98,12 @@ def _check_forward(
     batch, num_new = tokens.shape[:2]
     cache.check_input(module, batch, num_new)
     mask = given.get("attention_mask")
-    is_made = isinstance(mask, dict)  # a model of several modalities has made masks of its own
-    is_token = tokens_among(cache.embedded_mask if is_made else mask, num_new)
+    # a model of several modalities has made masks of its own
+    given_mask = cache.embedded_mask if isinstance(mask, dict) else mask
+    is_token = tokens_among(given_mask, num_new)
     cache.begin(num_new, is_token)
     cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
-    if is_token is None and is_made:
+    if is_token is None and isinstance(mask, dict):
         given = {**given, "attention_mask": dict.fromkeys(mask)}
     elif is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
         given = {**given, "attention_mask": None}

@@ -7,7 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.geometry import Geometry, LayerShape
-from agentkv.cache.hf.reading import LayerReading, UnsupportedModel, layers_of, read_layers
+from agentkv.cache.hf.reading import LayerReading, layers_of, read_layers
+from agentkv.cache.hf.reading import UnsupportedModel as UnsupportedModel
 
 KINDS = ("full_attention", "sliding_attention")
 """Kinds of layers that are supported, as `config.layer_types` names them."""
@@ -34,7 +35,7 @@ def describe(model: PreTrainedModel) -> Geometry:
 
 def decoder(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that runs its layers."""
-    inner = model.get_decoder()
+    inner = model.get_decoder()  # type: ignore[no-untyped-call]
     assert isinstance(inner, PreTrainedModel)
     return inner
 

@@ -9,6 +9,10 @@ from transformers import (
     BartConfig,
     BartForCausalLM,
     BartModel,
+    BloomConfig,
+    BloomForCausalLM,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
     DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -20,6 +24,10 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MiMoV2FlashConfig,
+    MiMoV2FlashForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
@@ -364,6 +372,14 @@ def llama_model():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: BloomForCausalLM(BloomConfig(vocab_size=20, hidden_size=16, n_layer=1, n_head=2)),
+         "this bloom model is not supported: h.0 computes its attention itself"),
+        (lambda: DiffLlamaForCausalLM(DiffLlamaConfig(**TINY | {"num_key_value_heads": 2})),
+         r"layers.0.self_attn \(DiffLlamaAttention\) changes its values after they were stored"),
+        (lambda: MiMoV2FlashForCausalLM(MiMoV2FlashConfig(**TINY, v_head_dim=4)),
+         r"layers.0.self_attn \(MiMo.*\) has keys of 8 channels and values of 4"),
+        (lambda: RwkvForCausalLM(RwkvConfig(vocab_size=20, hidden_size=16, num_hidden_layers=2)),
+         r"blocks.0 has no attention to keys and values .* attention \(RwkvSelfAttention\)"),
         (lambda: Gemma2ForCausalLM(Gemma2Config(**TINY)),
          r"this gemma2 model is not supported: its attention soft-caps its logits"),
         (lambda: BartModel(bart()),
