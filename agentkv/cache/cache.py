@@ -202,7 +202,7 @@ class Cache(HookedCache):
             PolicyError: a ValueError; the policy, budget, prefill, chunk or dtype cannot be used,
                 or the policy has no cold tier to put into a folder or to limit.
             ColdMemoryError: a ValueError; the folder takes no files.
-            UnsupportedModel: a ValueError that names the supported families.
+            UnsupportedModel: a ValueError that names the part of the model that is not supported.
         """
         if prefill not in ("chunked", "whole"):
             raise PolicyError(f"prefill must be 'chunked' or 'whole'; found {prefill!r}")

@@ -146,7 +146,7 @@ class CacheLayer(Addressed):
         """Return what the layer's attention module brings to a forward."""
         projection = None
         if self.policy is not None and self.policy.policy.selector.norms is not None:
-            projection = output_projection(module, self.shape.projection)
+            projection = output_projection(module, self.shape.projection, self.shape.head_dim)
         known = self.attention
         if known is not None and known.scale == scale and known.sinks is sinks:
             if known.projection is projection:

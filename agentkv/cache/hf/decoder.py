@@ -24,14 +24,16 @@ from agentkv_kernels import decoder as numbers
 from agentkv_kernels.device import choice_for
 from agentkv_kernels.layout import DTYPES
 
-REFERENCES = (
-    ("transformers.models.llama.modeling_llama", "Llama"),
-    ("transformers.models.mistral.modeling_mistral", "Mistral"),
-    ("transformers.models.qwen2.modeling_qwen2", "Qwen2"),
-    ("transformers.models.qwen3.modeling_qwen3", "Qwen3"),
-)
-"""Modules and prefixes of the classes that the compiled step was written after. It serves every
-model whose classes compute the same."""
+REFERENCES = {
+    "llama": "Llama",
+    "ministral": "Ministral",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "seed_oss": "SeedOss",
+}
+"""Families whose classes the compiled step was written after, and what the names of these begin
+with. It serves every model whose classes compute the same."""
 
 PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
 """Names of these classes, after the prefix."""
@@ -139,8 +141,11 @@ def _known_code() -> frozenset[Any]:
     """Return the classes that the compiled step knows, and the code of those of `REFERENCES`."""
     silu = import_module("transformers.activations").ACT2FN["silu"]
     known: set[Any] = {nn.Linear, nn.Embedding, nn.ModuleList, type(silu)}
-    for module, prefix in REFERENCES:
-        source = import_module(module)
+    for family, prefix in REFERENCES.items():
+        try:
+            source = import_module(f"transformers.models.{family}.modeling_{family}")
+        except ModuleNotFoundError:  # not in every version
+            continue
         known |= {_code(getattr(source, prefix + part).forward) for part in PARTS}
     return frozenset(known)
 

@@ -14,7 +14,7 @@ from agentkv.cache.geometry import LowRank, Projection
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def output_projection(module: nn.Module, name: str) -> Projection:
+def output_projection(module: nn.Module, name: str, head_dim: int) -> Projection:
     """Return the output projection `name` of an attention module, as views of its weights.
 
     A head's output (T, D) times its (D, d), plus its product with the two matrices of each active
@@ -29,7 +29,6 @@ def output_projection(module: nn.Module, name: str) -> Projection:
         raise ValueError(f"{type(module).__name__} has no output projection that is a linear layer")
     found: Any = module.get_submodule(name)
     what = f"the {name} of {type(module).__name__}"
-    head_dim: Any = module.head_dim
     is_adapted = all(hasattr(found, part) for part in ("base_layer", "lora_A", "lora_B", "scaling"))
     weights: Any = _weights(found.base_layer if is_adapted else found, what)
     names = _active(found, what) if is_adapted else []

@@ -147,7 +147,7 @@ def test_heads_times_their_entries_add_up_to_what_the_block_puts_out(family, mod
         bias = projection(torch.zeros_like(seen[0][0]))
     handle.remove()
     joined, expected = seen[0]
-    rows = output_projection(attention, name_of(model)).weight
+    rows = output_projection(attention, name_of(model), attention.head_dim).weight
     config = model.config
     heads = config.num_attention_heads
     size = joined.shape[-1] // heads
@@ -161,7 +161,7 @@ def test_heads_times_their_entries_add_up_to_what_the_block_puts_out(family, mod
 def test_a_projection_is_the_weights_themselves_whatever_their_dtype(family, model):
     for dtype in (torch.bfloat16, torch.float32):
         module = projection_of(model.to(dtype))[0]
-        found = output_projection(module, name_of(model)).weight
+        found = output_projection(module, name_of(model), module.head_dim).weight
         weights = {weight.data_ptr() for weight in module.parameters()}
         assert found.dtype == dtype and found.data_ptr() in weights
 
@@ -246,9 +246,9 @@ def test_an_adapted_projection_weighs_each_value_as_the_module_itself_does(
         joined[:, :, head] = values[:, head]
         change = module(joined.flatten(2)) - module(torch.zeros(1, 1, heads * size))
         expected.append(change.abs().sum(-1))
-    found = Attention(1.0, None, output_projection(attention, name_of(model))).value_norms(
-        values, 1
-    )
+    found = Attention(
+        1.0, None, output_projection(attention, name_of(model), attention.head_dim)
+    ).value_norms(values, 1)
     torch.testing.assert_close(found[..., 0], torch.stack(expected, 1), rtol=1e-4, atol=1e-5)
 
 
@@ -326,9 +326,9 @@ def test_a_projection_that_cannot_be_read_is_refused(llama, replace, message):
     attention = llama.model.layers[1].self_attn
     attention.o_proj = replace(attention.o_proj)
     with pytest.raises(ValueError, match=message):
-        output_projection(attention, "o_proj")
+        output_projection(attention, "o_proj", 8)
     with pytest.raises(ValueError, match="LlamaMLP has no output projection"):
-        output_projection(llama.model.layers[1].mlp, "")
+        output_projection(llama.model.layers[1].mlp, "", 8)
 
 
 # ---- refusals
