@@ -225,7 +225,7 @@ def _plan_of(
             lambda count: taken(planned(num_tokens, below + count)) <= left,
         )
         most = below + more if more else 0
-    limit = why_limited(policy, geometry, is_loaded=False)
+    limit = why_limited(policy, geometry)
     return replace(plan, policy=asked.row_name, most=most, why_limited=limit)
 
 

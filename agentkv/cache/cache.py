@@ -28,13 +28,14 @@ from agentkv.cache.hf.compat import (
     WithoutGradient,
     outside_compile,
 )
-from agentkv.cache.hf.families import DTYPES, describe
+from agentkv.cache.hf.families import describe
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.projection import DTYPES
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
-from agentkv.cache.numbering import Numbering, is_bounded, why_limited
+from agentkv.cache.numbering import Numbering, is_bounded, why_limited, why_refused
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
@@ -46,7 +47,7 @@ from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
 from agentkv.policies.registry import policy as named_policy
-from agentkv.policies.slots import Learner, Predictor
+from agentkv.policies.slots import Learner
 
 AT_ONCE = 512
 """Tokens that one forward of `feed` reads at most, unless a chunk is longer (our choice): more
@@ -106,7 +107,9 @@ class Cache(HookedCache):
         """
         if dtype is not None:
             geometry = replace(geometry, dtype=dtype)
-        _require_steady_rotation(policy, geometry)
+        obstacle = why_refused(policy, geometry)
+        if obstacle is not None:
+            raise PolicyError(f"policy {policy.name!r} {obstacle}; take another policy")
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
         self.prefill: Prefill = prefill
@@ -199,7 +202,7 @@ class Cache(HookedCache):
             PolicyError: a ValueError; the policy, budget, prefill, chunk or dtype cannot be used,
                 or the policy has no cold tier to put into a folder or to limit.
             ColdMemoryError: a ValueError; the folder takes no files.
-            UnsupportedModel: a ValueError that names the supported families.
+            UnsupportedModel: a ValueError that names the part of the model that is not supported.
         """
         if prefill not in ("chunked", "whole"):
             raise PolicyError(f"prefill must be 'chunked' or 'whole'; found {prefill!r}")
@@ -1143,17 +1146,6 @@ class Cache(HookedCache):
                 "as long as the cache"
             )
         save(self, model, path)
-
-
-def _require_steady_rotation(policy: Policy, geometry: Geometry) -> None:
-    if not isinstance(policy.scorer, Predictor):
-        return
-    if any(geometry.layers[i].frequencies is None for i in geometry.policy_layers):
-        raise PolicyError(
-            f"policy {policy.name!r} turns queries to coming positions, and this model's rotary "
-            "embedding changes its frequencies with the length of the sequence, or is offloaded; "
-            "take another policy"
-        )
 
 
 def _cold_memory(

@@ -20,8 +20,13 @@ class LayerShape:
     """A token sees only tokens less than this many positions back; None: all."""
     frequencies: tuple[float, ...] | None = ()
     """Angles in radians by which rotary embedding turns a query from one position to the next, one
-    for each pair of channels i and i + D / 2; empty without rotary embedding. None: they change
-    with the length of the sequence, or the embedding is offloaded."""
+    for each pair of channels i and i + D / 2, 0 for a pair that it leaves; empty if the model has
+    learned its positions. None: stored keys cannot be turned."""
+    order: tuple[int, ...] | None = None
+    """The D channels in an order in which i and i + D / 2 are a pair; None: they are as they
+    stand."""
+    projection: str = ""
+    """Path of the output projection in the attention module; empty if there is none to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,8 @@ class Geometry:
     dtype: torch.dtype
     max_positions: int | None
     """Positions that the model was made for; None if it names no number."""
-    changes_frequencies: bool = False
-    """True if the rotary embedding changes its frequencies with the length of the sequence."""
+    why_not_turned: str | None = None
+    """Why stored keys of a layer cannot be turned to other positions; None if they can."""
 
     @property
     def policy_layers(self) -> tuple[int, ...]:
@@ -59,9 +64,7 @@ class Geometry:
         not."""
         if not self.is_rotary:
             return f"{self.family} has learned its positions"
-        if self.changes_frequencies:
-            return "its rotary embedding changes its frequencies with the length of the sequence"
-        return None
+        return self.why_not_turned
 
     @property
     def can_turn(self) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from agentkv.cache.eviction.layer_policy import LayerPolicy
 from agentkv.cache.eviction.view import LayerUnit
 from agentkv.cache.geometry import Attention, LayerShape
-from agentkv.cache.hf.families import output_projection
+from agentkv.cache.hf.projection import output_projection
 from agentkv.cache.storage.backend import (
     Backend,
     LastWeights,
@@ -146,7 +146,7 @@ class CacheLayer(Addressed):
         """Return what the layer's attention module brings to a forward."""
         projection = None
         if self.policy is not None and self.policy.policy.selector.norms is not None:
-            projection = output_projection(module)
+            projection = output_projection(module, self.shape.projection, self.shape.head_dim)
         known = self.attention
         if known is not None and known.scale == scale and known.sinks is sinks:
             if known.projection is projection:
@@ -348,11 +348,9 @@ class CacheLayer(Addressed):
 
     def turn(self, sequence: int, steps: Steps) -> None:
         """Turn what is stored of a sequence to other rotary positions; see `turn_entries`."""
-        frequencies = self.shape.frequencies
-        assert frequencies is not None, "frequencies that change"
-        turn_entries(self.storage, sequence, steps, frequencies)
+        turn_entries(self.storage, sequence, steps, self.shape)
         if self.cold is not None:
-            self.cold.turn(sequence, steps, frequencies)
+            self.cold.turn(sequence, steps, self.shape)
 
     def drop_span(self, sequence: int, start: int, stop: int) -> None:
         """Drop the entries of positions start..stop - 1 of a sequence."""

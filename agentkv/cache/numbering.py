@@ -16,6 +16,8 @@ from torch import Tensor
 
 from agentkv.cache.geometry import Geometry
 from agentkv.policies.policy import Policy
+from agentkv.policies.registry import NAMED, policy
+from agentkv.policies.slots import Predictor
 
 EXACT_FIRST, EXACT_LAST, USED = 1 / 8, 1 / 4, 1 / 2
 """Shares of the model's positions (our choice). Entries in the first and in the last of those in
@@ -82,20 +84,35 @@ class Numbering:
         return Numbering(positions[counts.cumsum(0) - counts], num_seen)
 
 
-def why_limited(policy: Policy, geometry: Geometry, *, is_loaded: bool = True) -> str | None:
+def why_limited(policy: Policy, geometry: Geometry) -> str | None:
     """Return why a cache can be fed no more tokens than its model has positions, apart from those
-    that are dropped; None if it can.
-
-    Args:
-        is_loaded: False for the geometry of a planned model, whose frequencies are not known yet.
-    """
+    that are dropped; None if it can."""
     if geometry.max_positions is None:
         return None
     if geometry.why_fixed is not None:
         return geometry.why_fixed
-    if is_loaded and not geometry.can_turn:
-        return "its rotary embedding is offloaded"
     return None if is_bounded(policy, geometry) else "the policy keeps every token"
+
+
+def why_refused(policy: Policy, geometry: Geometry) -> str | None:
+    """Return why a policy cannot be used with a model, as the rest of a sentence about the policy;
+    None if it can."""
+    layers = [geometry.layers[i] for i in geometry.policy_layers]
+    if isinstance(policy.scorer, Predictor) and any(each.frequencies is None for each in layers):
+        return f"turns queries to coming positions, and {geometry.why_fixed}"
+    if policy.selector.norms is not None and not all(each.projection for each in layers):
+        return "reads output projections, and an attention of this model has none"
+    return None
+
+
+def refused_policies(geometry: Geometry) -> dict[str, list[str]]:
+    """Return the named policies that cannot be used with a model, by the reason."""
+    refused: dict[str, list[str]] = {}
+    for name in NAMED:
+        why = why_refused(policy(name), geometry)
+        if why is not None:
+            refused.setdefault(why, []).append(name)
+    return refused
 
 
 def is_bounded(policy: Policy, geometry: Geometry) -> bool:

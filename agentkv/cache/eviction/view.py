@@ -137,10 +137,12 @@ class View:
 
     def _keys_values(self) -> tuple[Tensor, Tensor]:
         both: tuple[list[Tensor], list[Tensor]] = ([], [])
-        for parts in (unit.storage.parts(piece) for unit in self._units for piece in unit.pieces):
-            decoded = [part.decode(torch.float32) for part in parts]
-            for pieces, x in zip(both, zip(*decoded, strict=True), strict=True):
-                pieces.append(torch.cat(x, dim=2))
+        for unit in self._units:
+            for piece in unit.pieces:
+                decoded = [part.decode(torch.float32) for part in unit.storage.parts(piece)]
+                found, values = (torch.cat(x, dim=2) for x in zip(*decoded, strict=True))
+                both[0].append(_in_pairs(found, unit.shape))
+                both[1].append(values)
         keys, values = (self._sorted(x, axis=2).flatten(0, 1) for x in both)
         return keys, values
 
@@ -151,12 +153,13 @@ class View:
             q, positions = unit.storage.last_queries(unit.sequence)
             heads = len(unit.segments) * unit.storage.layout.num_heads
             by_head = q.view(heads, -1, *q.shape[1:])
-            rotated.append(by_head.to(torch.float32) * unit.attention.scale)
+            turned = _in_pairs(by_head.to(torch.float32), unit.shape)
+            rotated.append(turned * unit.attention.scale)
             angles = unit.shape.frequencies
             if angles is None:
                 raise PolicyError(
-                    "the policy reads queries, and this model's rotary embedding changes its "
-                    "frequencies with the length of the sequence; take another policy"
+                    "the policy reads queries, and stored ones cannot be turned to other positions "
+                    "in this model; take another policy"
                 )
             frequencies.append(rotated[-1].new_tensor(angles).expand(heads, -1))
         return Queries(torch.cat(rotated), positions, torch.cat(frequencies))
@@ -200,3 +203,8 @@ def _attention(unit: LayerUnit) -> Iterator[Tensor]:
             window=unit.shape.window,
             sinks=sinks if sinks is None else sinks.view(len(pieces), -1)[i],
         )
+
+
+def _in_pairs(x: Tensor, shape: LayerShape) -> Tensor:
+    """Return queries or keys (..., D) with channels i and i + D / 2 as a pair."""
+    return x if shape.order is None else x[..., list(shape.order)]

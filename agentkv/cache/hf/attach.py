@@ -20,13 +20,14 @@ def attach(model: PreTrainedModel) -> None:
     With other caches, and without one, the model works as before. Repeated calls do nothing.
 
     Raises:
-        UnsupportedModel: a ValueError that names the supported families.
+        UnsupportedModel: a ValueError that names the part of the model that is not supported.
     """
     describe(model)
     register()
-    if model.config._attn_implementation != ATTENTION:
-        model.set_attn_implementation(ATTENTION)
     inner = decoder(model)
+    inner_config: Any = inner.config
+    if inner_config._attn_implementation != ATTENTION:
+        inner.set_attn_implementation(ATTENTION)
     if _check_forward not in inner._forward_pre_hooks.values():
         # hooks run before any layer does, so a refusal leaves the cache as it was
         inner.register_forward_pre_hook(_check_forward, with_kwargs=True)
@@ -35,7 +36,34 @@ def attach(model: PreTrainedModel) -> None:
     has_logits = outer.get_output_embeddings() is not None
     if has_logits and _read_logits not in model._forward_hooks.values():
         model.register_forward_hook(_read_logits, with_kwargs=True)
+    if inner is not model.base_model and _check_text not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_check_text, with_kwargs=True)
     install(model)
+
+
+TEXT = frozenset(
+    {"input_ids", "attention_mask", "position_ids", "cache_position", "inputs_embeds", "labels"}
+    | {"token_type_ids", "mm_token_type_ids", "logits_to_keep"}
+)
+"""Tensors that a model of several modalities may be given with a cache."""
+
+
+@outside_compile
+def _check_text(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse pictures and sounds, and note the ids that the decoder gets embeddings of."""
+    given = arguments_of(module, args, kwargs)
+    cache = given.get("past_key_values")
+    if isinstance(cache, HookedCache):
+        other = [name for name, x in given.items() if isinstance(x, Tensor) and name not in TEXT]
+        if other:
+            raise Misuse(
+                f"{', '.join(other)}: a cache reads text only. Give the model no picture or sound, "
+                "or use a cache of transformers"
+            )
+        cache.embedded_ids, cache.embedded_mask = (
+            given.get("input_ids"),
+            given.get("attention_mask"),
+        )
 
 
 @outside_compile
@@ -62,18 +90,27 @@ def _check_forward(
             "agentkv.attach(model); attach it again"
         )
     ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+    if ids is None:
+        ids, cache.embedded_ids = cache.embedded_ids, None
     tokens = embeds if ids is None else ids
     if not isinstance(tokens, Tensor):
         return None
     batch, num_new = tokens.shape[:2]
     cache.check_input(module, batch, num_new)
     mask = given.get("attention_mask")
-    is_token = tokens_among(mask, num_new)
+    # a model of several modalities has made masks of its own
+    given_mask = cache.embedded_mask if isinstance(mask, dict) else mask
+    is_token = tokens_among(given_mask, num_new)
     cache.begin(num_new, is_token)
     cache.note_ids(None if ids is None else ids.to(torch.int32, copy=True))
-    if is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
+    if is_token is None and isinstance(mask, dict):
+        given = {**given, "attention_mask": dict.fromkeys(mask)}
+    elif is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
         given = {**given, "attention_mask": None}
-    places = cache.rotary_positions(given.get("position_ids"), num_new)
+    places = given.get("position_ids")
+    if isinstance(places, Tensor) and places.dim() == 3:
+        places = places[0]  # one row for each axis of a picture; text has the same in each
+    places = cache.rotary_positions(places, num_new)
     if places is not None:
         given = {**given, "position_ids": places.to(tokens.device)}
     return (), given

@@ -174,7 +174,7 @@ def _attend_in(
 ) -> Tensor:
     """Attend in our cache; see `CacheLayer.attend`."""
     output: Tensor = handle.owner.attend(module, handle, query, mask, scale, sinks)
-    return output
+    return output.contiguous()  # some models view it
 
 
 class WithoutGradient(torch.autograd.Function):

@@ -4,10 +4,14 @@ The compiled step serves what it knows to the last part: classes of transformers
 dtype on the CPU, no hooks but ours. It reads the model's own weights, not copies.
 """
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from inspect import isfunction
 from operator import is_
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -16,15 +20,26 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.families import FAMILIES
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.device import choice_for
 from agentkv_kernels.layout import DTYPES
 
-PREFIXES = {name: family.compiled for name, family in FAMILIES.items() if family.compiled}
-"""Families whose decoder is compiled, with the prefix of their classes."""
+REFERENCES = {
+    "llama": "Llama",
+    "ministral": "Ministral",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "seed_oss": "SeedOss",
+}
+"""Families whose classes the compiled step was written after, and what the names of these begin
+with. It serves every model whose classes compute the same."""
 
 PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
+"""Names of these classes, after the prefix."""
+
+EAGER = "eager_attention_forward"
+"""Function that a model falls back on without an attention of ours."""
 
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose frequencies are the same at every length."""
@@ -109,9 +124,54 @@ def _slots(owners: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list
 _pointer = torch.Tensor.data_ptr
 
 
-def not_served(family: str) -> str:
-    """Return why a family goes the ordinary way."""
-    return f"the compiled step serves {', '.join(PREFIXES)}, not {family}"
+def unknown_code(model: PreTrainedModel) -> str | None:
+    """Return which part of a model computes what the compiled step does not; None for none."""
+    known = _known_code()
+    for name, each in model.named_modules():
+        kind = type(each)
+        if kind not in known and not (
+            kind.__module__.startswith("transformers.models.") and _code(kind.forward) in known
+        ):
+            return f"its {name or 'whole'} is a {kind.__name__}"
+    return None
+
+
+@cache
+def _known_code() -> frozenset[Any]:
+    """Return the classes that the compiled step knows, and the code of those of `REFERENCES`."""
+    silu = import_module("transformers.activations").ACT2FN["silu"]
+    known: set[Any] = {nn.Linear, nn.Embedding, nn.ModuleList, type(silu)}
+    for family, prefix in REFERENCES.items():
+        try:
+            source = import_module(f"transformers.models.{family}.modeling_{family}")
+        except ModuleNotFoundError:  # not in every version
+            continue
+        known |= {_code(getattr(source, prefix + part).forward) for part in PARTS}
+    return frozenset(known)
+
+
+@cache
+def _code(function: Any) -> Any:
+    """Return what a function does, equal for functions that do the same in other modules: its code,
+    and that of the functions of its module that it calls."""
+    plain = inspect.unwrap(function)
+    calls = {}
+    for name in plain.__code__.co_names:
+        called = plain.__globals__.get(name)
+        # attention itself is ours
+        if isfunction(called) and called.__module__ == plain.__module__ and name != EAGER:
+            calls[name] = _code(called)
+    return _comparable(plain.__code__), tuple(calls.items())
+
+
+def _comparable(code: CodeType) -> Any:
+    """Return what of a function's code is equal for equal functions of other modules."""
+    # the first constant is the docstring
+    constants = tuple(
+        _comparable(each) if isinstance(each, CodeType) else (type(each), each)
+        for each in code.co_consts[1:]
+    )
+    return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def read_decoder(model: PreTrainedModel) -> Decoder:
@@ -121,13 +181,12 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
         NotCompiled: it must go the ordinary way.
     """
     config: Any = model.config
-    family = str(config.model_type)
-    if family not in PREFIXES:
-        raise NotCompiled(not_served(family))
     choice = choice_for(model.device)
     if choice.implementation != "numba":
         raise NotCompiled(choice.reason)
-    _require_known_classes(model, family)
+    unknown = unknown_code(model)
+    if unknown is not None:
+        raise NotCompiled(unknown)
     _require_no_hooks(model)
     if config.hidden_act not in ("silu", "swish"):
         raise NotCompiled(f"its MLP uses {config.hidden_act}, not silu")
@@ -144,7 +203,11 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     first = base.layers[0].self_attn
     head = np.zeros(numbers.NUM_NUMBERS, np.int64)
     frequencies = rotary.inv_freq.detach().to(torch.float32).contiguous()
+    if whole.lm_head.bias is not None:
+        raise NotCompiled("its projection to logits has a bias")
     kv_heads = config.num_key_value_heads or config.num_attention_heads
+    if 2 * len(frequencies) != first.head_dim:
+        raise NotCompiled("its rotary embedding turns only some channels")
     sizes = {
         numbers.NUM_LAYERS: len(base.layers),
         numbers.HIDDEN: config.hidden_size,
@@ -177,21 +240,10 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     )
 
 
-def _require_known_classes(model: PreTrainedModel, family: str) -> None:
-    source = import_module(f"transformers.models.{family}.modeling_{family}")
-    known = {getattr(source, PREFIXES[family] + part) for part in PARTS}
-    known |= {nn.Linear, nn.Embedding, nn.ModuleList}
-    activations = import_module("transformers.activations").ACT2FN
-    known.add(type(activations["silu"]))
-    for name, each in model.named_modules():
-        if type(each) not in known:
-            raise NotCompiled(f"its {name or 'whole'} is a {type(each).__name__}")
-        if name and "forward" in vars(each):
-            raise NotCompiled(f"the forward of its {name} was replaced")
-
-
 def _require_no_hooks(model: PreTrainedModel) -> None:
     for name, each in model.named_modules():
+        if name and "forward" in vars(each):
+            raise NotCompiled(f"the forward of its {name} was replaced")
         # hooks of the whole model run anyway
         for hook in (*each._forward_hooks.values(), *each._forward_pre_hooks.values()):
             if name and not _is_ours(hook):

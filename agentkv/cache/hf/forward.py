@@ -17,7 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from agentkv.cache.hf import plain_forward
 from agentkv.cache.hf.compat import ATTENTION, outside_compile, tokens_among
-from agentkv.cache.hf.decoder import PREFIXES, Decoder, NotCompiled, not_served, read_decoder
+from agentkv.cache.hf.decoder import Decoder, NotCompiled, read_decoder, unknown_code
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
 
@@ -185,16 +185,16 @@ def decoding(model: PreTrainedModel) -> str:
     own = vars(model).get("forward")
     if isinstance(own, Forward):
         return COMPILED if own.read() else f"transformers: {own.obstacle}"
-    family = str(model.config.model_type)
-    if family not in PREFIXES:
-        return f"transformers: {not_served(family)}"
+    unknown = unknown_code(model)
+    if unknown is not None:
+        return f"transformers: {unknown}"
     return "transformers: its forward was replaced" if own else "transformers: it is not attached"
 
 
 def install(model: PreTrainedModel) -> None:
-    """Give a model of a compiled family its `Forward`. Repeated calls do nothing.
+    """Give a model whose code the compiled step knows its `Forward`. Repeated calls do nothing.
 
     A model whose forward was replaced by others keeps theirs.
     """
-    if str(model.config.model_type) in PREFIXES and "forward" not in vars(model):
+    if "forward" not in vars(model) and unknown_code(model) is None:
         vars(model)["forward"] = Forward(model)

@@ -17,6 +17,11 @@ class HookedCache(TransformersCache):
     then `finish`, `look_back` and `note_logits`, or `leave` if the forward raised.
     """
 
+    embedded_ids: Tensor | None = None
+    """Token ids (B, n) that a model of several modalities embeds for its decoder."""
+    embedded_mask: Any = None
+    """The `attention_mask` that it was given with them."""
+
     @property
     def is_croppable(self) -> bool:
         """Whether `crop` leaves no trace of the tokens that it forgets."""

@@ -28,7 +28,7 @@ def forward(
     """Run all layers on new tokens, between `begin` and `finish` of the cache.
 
     Args:
-        model: of a family in `decoder.PREFIXES`, as `read_decoder` accepts it.
+        model: as `read_decoder` accepts it.
         ids: (B, n).
         positions: (1 or B, n) rotary positions.
         mask: (B, columns), as the attention function receives it; None without padding.

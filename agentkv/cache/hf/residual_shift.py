@@ -11,31 +11,36 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.families import FAMILIES, decoder
-from agentkv.cache.hf.family import Family
+from agentkv.cache.hf.families import attentions, decoder
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.reading import layers_of
 
 
 class _LayerHooks:
     """Hooks of one decoder layer, and what passes between them in one forward."""
 
-    def __init__(self, layer_idx: int, layer: nn.Module, family: Family) -> None:
+    def __init__(self, layer_idx: int, layer: nn.Module, attention: nn.Module) -> None:
         self.layer_idx = layer_idx
         self._forget()
-        attention, added = getattr(layer, family.attention), getattr(layer, family.added)
         self.handles: list[RemovableHandle] = [
             layer.register_forward_pre_hook(self.enter, with_kwargs=True),
-            # registered before `add`, which most families have on the same module
             attention.register_forward_hook(self.attended, with_kwargs=True),
-            added.register_forward_hook(self.add),
+            *(
+                part.register_forward_hook(self.passed)
+                for part in layer.children()
+                if part is not attention
+            ),
+            layer.register_forward_hook(self.leave),
         ]
 
     def _forget(self) -> None:
         self.stream: Tensor | None = None
+        self.added: Tensor | None = None
         self.cache: HookedCache | None = None
         self.mask: Tensor | None = None
 
     def enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._forget()  # the last forward may have raised
         self.stream = args[0] if args else kwargs["hidden_states"]
 
     def attended(
@@ -44,12 +49,19 @@ class _LayerHooks:
         cache = kwargs.get("past_key_values")
         if isinstance(cache, HookedCache) and cache.shift_window > 0:
             self.cache, self.mask = cache, kwargs.get("attention_mask")
+            self.added = output[0] if isinstance(output, tuple) else output
 
-    def add(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        cache, stream, mask = self.cache, self.stream, self.mask
+    def passed(self, part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Follow what attention returned through the parts that read nothing else, such as a
+        norm."""
+        if self.added is not None and args and args[0] is self.added:
+            self.added = output
+
+    def leave(self, layer: Any, args: tuple[Any, ...], output: Any) -> None:
+        cache, stream, added, mask = self.cache, self.stream, self.added, self.mask
         self._forget()
-        if cache is not None and stream is not None:
-            added = output[0] if isinstance(output, tuple) else output
+        if cache is not None and stream is not None and added is not None:
+            added = added * getattr(layer, "residual_multiplier", 1)
             cache.note_residual_shift(
                 self.layer_idx, mean_shift(stream, added, mask, cache.shift_window)
             )
@@ -96,7 +108,7 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
 
     In each forward whose `past_key_values` is a `HookedCache` with a `shift_window`, each layer
     calls `note_residual_shift` once. The shift is 1 - cos(R, R + O), with R the stream that enters
-    the layer and O what its attention adds (in Gemma 3, after a norm), averaged over the last
+    the layer and O what its attention adds (after a norm, if it passes one), averaged over the last
     `shift_window` tokens of the forward. Other forwards are unaffected.
 
     Repeated calls do nothing, and either result removes the hooks.
@@ -104,11 +116,13 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
     Source: cosine dissimilarity of TADA (Task-Aware Dynamic KV Cache Eviction via Error-Driven
     Importance Estimation, equation 13); the mean over a window is our choice.
     """
-    family = FAMILIES[str(model.config.model_type)]
+    layers = layers_of(decoder(model))
     return Watch(
         [
-            _watching(layer) or _LayerHooks(layer_idx, layer, family)
-            for layer_idx, layer in enumerate(getattr(decoder(model), family.layers))
+            _watching(layer) or _LayerHooks(layer_idx, layer, attention)
+            for layer_idx, (layer, attention) in enumerate(
+                zip(layers, attentions(model), strict=True)
+            )
         ]
     )
 

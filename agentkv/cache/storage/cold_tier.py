@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from agentkv.cache.geometry import LayerShape
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.codes import append_quantized
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -263,9 +264,9 @@ class ColdTier:
             if lent:
                 self._lend(segment, torch.tensor(list(lent)))
 
-    def turn(self, sequence: int, steps: Steps, frequencies: Sequence[float]) -> None:
+    def turn(self, sequence: int, steps: Steps, shape: LayerShape) -> None:
         """Turn the keys of a sequence to other rotary positions, and bound them anew."""
-        turn_entries(self.storage, sequence, steps, frequencies)
+        turn_entries(self.storage, sequence, steps, shape)
         if self.index is not None:
             for segment in self.storage.segments(sequence):
                 self._bound_again(self.index, segment)

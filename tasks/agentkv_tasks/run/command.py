@@ -192,7 +192,7 @@ def _position_limits(plan: Plan) -> list[str]:
     for policy in plan.settings.policies:
         if policy.last_pages is not None or policy.rebuild:
             continue
-        reason = why_limited(make_policy(policy), geometry, is_loaded=False)
+        reason = why_limited(make_policy(policy), geometry)
         if reason is not None:
             reasons.setdefault(reason, []).append(policy.row_name)
     return [

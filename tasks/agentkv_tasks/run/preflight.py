@@ -121,7 +121,9 @@ def _model(name: str) -> Iterator[Finding]:
     if name in SCRIPTED:
         yield Finding("model", "ok", f"the script '{name}'")
         return
+    from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
+    from agentkv.cache.numbering import refused_policies
     from agentkv.models.load import load_model
     from agentkv.models.refused import ModelError
 
@@ -137,6 +139,14 @@ def _model(name: str) -> Iterator[Finding]:
     way = decoding(model.model)
     is_slower = way != COMPILED and model.model.device.type == "cpu"
     yield Finding("decoding", "degraded" if is_slower else "ok", way)
+    try:
+        refused = refused_policies(describe(model.model))
+    except UnsupportedModel as error:
+        yield Finding("policies", "missing", str(error))
+        return
+    others = "; ".join(f"{', '.join(names)} {why}" for why, names in refused.items())
+    verdict: Verdict = "degraded" if refused else "ok"
+    yield Finding("policies", verdict, f"all, but {others}" if refused else "all")
 
 
 def _sites() -> Finding:

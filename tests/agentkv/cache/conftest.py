@@ -26,6 +26,7 @@ from transformers import (
 )
 
 import agentkv
+from agentkv.cache.hf.families import describe
 
 VOCAB = 96
 SIZES = {
@@ -131,7 +132,9 @@ class Judge:
     """The same weights over transformers' own full cache, in which chosen entries are hidden."""
 
     def __init__(self, family):
-        self.model = fresh(family)
+        """`family` is the name of one, or a model that nobody has attached."""
+        self.model = fresh(family) if isinstance(family, str) else family
+        self.layers = describe(self.model).layers
         self.model.set_attn_implementation("judge")
         self.cache = DynamicCache()  # without a config every layer keeps everything
 
@@ -144,6 +147,7 @@ class Judge:
         """
         past = self.cache.get_seq_length()
         _hidden.clear()
+        _windows[:] = [layer.window for layer in self.layers]
         if kept is not None:
             for layer, of_rows in enumerate(kept):
                 hidden = self._hiding(of_rows, past)
@@ -163,6 +167,7 @@ class Judge:
         before `start` only what `kept` names.
         """
         _hidden.clear()
+        _windows[:] = [layer.window for layer in self.layers]
         batch, num_tokens = ids.shape
         ends = [*(start for start, _ in cuts[1:]), num_tokens]
         for layer in range(self.model.config.num_hidden_layers):
@@ -189,8 +194,7 @@ class Judge:
 
     @property
     def num_heads(self):
-        config = self.model.config
-        return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return self.layers[0].num_heads
 
     def see_quantised(self, cache, tolerance):
         """Let rows be what `cache` reads them back as, wherever it holds them quantized.
@@ -215,10 +219,13 @@ class Judge:
 
 
 _hidden = {}
+_windows = []
 _weights = {}
 
 
-def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None, **kwargs):
+def _judge(module, query, key, value, attention_mask, scaling=None, s_aux=None, **kwargs):
+    q, k, v, mask = query, key, value, attention_mask
+    sliding_window = _windows[module.layer_idx]
     group = q.shape[1] // k.shape[1]
     k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling
@@ -239,7 +246,7 @@ def _judge(module, q, k, v, mask, scaling=None, sliding_window=None, s_aux=None,
         logits = torch.cat([logits, column], dim=-1)
     p = logits.softmax(dim=-1).nan_to_num(0.0)[..., :num_kv]
     _weights[module.layer_idx] = p
-    return torch.einsum("bhqt,bhtd->bqhd", p, v).to(q.dtype), None
+    return torch.einsum("bhqt,bhtd->bqhd", p, v).to(q.dtype).contiguous(), None
 
 
 @pytest.fixture

@@ -61,21 +61,6 @@ def test_generate_is_that_of_transformers_own_cache_when_nothing_is_evicted(
     assert cache.seen == 21 + 16 - 1  # the last sampled token is not fed
 
 
-def test_a_second_turn_of_generate_goes_on_where_the_first_ended(
-    family, model_of, cache_for, tokens
-):
-    model, own = model_of(family), model_of(family)
-    own.set_attn_implementation("eager")
-    cache, reference = cache_for(model, policy="full"), DynamicCache(config=own.config)
-    ids = tokens(1, 15)
-    for turn in range(3):
-        found = model.generate(ids, past_key_values=cache, max_new_tokens=6, do_sample=False)
-        expected = own.generate(ids, past_key_values=reference, max_new_tokens=6, do_sample=False)
-        assert torch.equal(found, expected)
-        ids = torch.cat([found, tokens(1, 9, seed=turn + 1)], dim=1)
-    cache.check()
-
-
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{p[0]}-{len(p[1])}")
 @pytest.mark.sample("values")
 def test_after_eviction_logits_are_those_of_a_full_cache_with_the_evicted_masked(
@@ -173,16 +158,6 @@ def test_generate_pads_a_batch_as_transformers_does(family, model_of, cache_for,
     assert [len(row[0]) for row in cache.kept(-1 if "window" not in family else 0)] == [
         20, 27, 24
     ] or "window" in family  # fmt: skip
-
-
-def test_beam_search_reorders_the_sequences(model_of, cache_for, tokens):
-    model, own = model_of("llama"), model_of("llama")
-    ids = tokens(2, 14)
-    settings = {"max_new_tokens": 12, "do_sample": False, "num_beams": 3}
-    cache = cache_for(model, policy="full")
-    found = model.generate(ids, past_key_values=cache, **settings)
-    assert torch.equal(found, own.generate(ids, **settings))
-    cache.check()
 
 
 def test_an_attached_model_without_the_cache_is_what_it_was(family, model_of, tokens):

@@ -1,5 +1,0 @@
-"""gpt-oss."""
-
-from agentkv.cache.hf.family import Family
-
-FAMILY = Family()

@@ -1,5 +1,0 @@
-"""Mistral."""
-
-from agentkv.cache.hf.family import Family
-
-FAMILY = Family(compiled="Mistral")
