@@ -37,8 +37,7 @@ def check_model(settings: ModelSettings) -> None:
     """
     if settings.model in SCRIPTED:
         return
-    from agentkv.models.find import find_model
-    from agentkv.models.refused import ModelError
+    from agentkv.models.find import ModelError, find_model
 
     try:
         find_model(settings.model)
@@ -53,7 +52,7 @@ def check_language_model(settings: ModelSettings) -> None:
     Raises:
         ModelError: a ValueError; the message says what to give.
     """
-    from agentkv.models.refused import ModelError
+    from agentkv.models.find import ModelError
 
     if settings.model in SCRIPTED:
         raise ModelError(f"--model {settings.model} is a script; give nano or another model")

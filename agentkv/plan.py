@@ -19,12 +19,12 @@ from agentkv.cache.numbering import why_limited
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.models.find import (
+    ModelError,
     check_files,
     default_cache_dtype,
     find_model,
     weight_files,
 )
-from agentkv.models.refused import ModelError
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack

@@ -16,6 +16,7 @@ from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.dialog.rendering import TemplateError, chat_templates
 from agentkv.models.find import (
+    ModelError,
     check_files,
     default_cache_dtype,
     find_model,
@@ -24,7 +25,6 @@ from agentkv.models.find import (
     read_json,
 )
 from agentkv.models.local import LocalModel
-from agentkv.models.refused import ModelError
 from agentkv.settings import tuned_for
 
 _MAX_PARAMETERS_PER_VALUE = 8

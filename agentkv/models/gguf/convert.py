@@ -146,8 +146,9 @@ def _check_templates(folder: Path, header: Header, described: dict[str, Any]) ->
     from transformers import PreTrainedTokenizerFast
 
     specials = {name: described[name] for name in described if name.endswith("_token")}
-    make: Any = PreTrainedTokenizerFast
-    tokenizer = make(tokenizer_file=str(folder / "tokenizer.json"), **specials)
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), **specials
+    )
     templates = described["chat_template"]
     for template in templates if isinstance(templates, list) else [{"template": templates}]:
         try:
@@ -167,11 +168,11 @@ def _check_templates(folder: Path, header: Header, described: dict[str, Any]) ->
 
 def _config_of(header: Header, found: FoundTokenizer) -> dict[str, Any]:
     """Return the model's config as transformers stores it. Raises ModelError."""
-    from transformers import AutoConfig, modeling_gguf_pytorch_utils
+    from transformers import AutoConfig
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    read: Any = modeling_gguf_pytorch_utils.load_gguf_checkpoint
     try:
-        values = read(str(header.paths[0]), return_tensors=False)["config"]
+        values = load_gguf_checkpoint(str(header.paths[0]), return_tensors=False)["config"]
     except Exception as error:  # of an architecture that it does not know, among others
         raise ModelError(
             f"{header.name} holds a model of the architecture {header.architecture!r}, which "

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, modeling_gguf_pytorch_utils
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import modeling_gguf_pytorch_utils as theirs
 
 from agentkv.models.gguf.header import Header, TensorPlace
 from agentkv.models.gguf.values import FACTORS, values_of
 from agentkv.models.refused import ModelError
 
-theirs: Any = modeling_gguf_pytorch_utils  # has no types
 SHARD = 2 << 30  # bytes after which a file of weights ends, so that no more is held in memory
 _HALVES = {"F16": torch.float16, "BF16": torch.bfloat16}
 

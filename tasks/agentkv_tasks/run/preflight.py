@@ -124,8 +124,8 @@ def _model(name: str) -> Iterator[Finding]:
     from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
     from agentkv.cache.numbering import refused_policies
+    from agentkv.models.find import ModelError
     from agentkv.models.load import load_model
-    from agentkv.models.refused import ModelError
 
     try:
         model = load_model(name)

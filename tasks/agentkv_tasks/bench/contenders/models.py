@@ -18,8 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agentkv.models.find import find_model, loadable
-from agentkv.models.refused import ModelError
+from agentkv.models.find import ModelError, find_model, loadable
 
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
