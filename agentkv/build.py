@@ -55,7 +55,7 @@ def check_language_model(settings: ModelSettings) -> None:
     from agentkv.models.find import ModelError
 
     if settings.model in SCRIPTED:
-        raise ModelError(f"--model {settings.model} is a script; give nano or another model")
+        raise ModelError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
     check_model(settings)
 
 

@@ -126,9 +126,7 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds
 
     source = find_model(settings.model)
-    folder, num_values = check_files(source)
-    is_described = not any(folder.glob("*.safetensors"))  # a GGUF file, whose weights stay unread
-    source = folder if is_described else source
+    folder, _ = check_files(source)
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
@@ -154,9 +152,7 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
-        num_values * getattr(torch, dtype or own_dtype).itemsize
-        if is_described
-        else _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
+        _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
         weights_dtype=dtype or own_dtype,
         is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )

@@ -1,1 +1,0 @@
-"""Models in GGUF files, which llama.cpp, LM Studio and Ollama read: converted once, and kept."""
