@@ -63,8 +63,8 @@ class GgufModel:
         """
         architecture_of(self.header)
         require_readable(self.header)
-        _tokenizer(self.header)
         _ = self.places
+        _tokenizer(self.header)
 
     def folder(self) -> Path:
         """Return the folder of the copy, which is written first if there is none.
