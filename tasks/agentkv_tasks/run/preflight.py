@@ -121,13 +121,21 @@ def _model(name: str) -> Iterator[Finding]:
     if name in SCRIPTED:
         yield Finding("model", "ok", f"the script '{name}'")
         return
+    from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
-    from agentkv.models.find import ModelError
+    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model
     from agentkv.models.load import load_model
 
     try:
+        source = find_model(name)
+        if is_gguf(source):
+            described = open_gguf_model(Path(source))
+            limit = describe(described.empty).max_positions
+            detail = f"{described.num_values / 1e6:.1f} M parameters, {limit} positions"
+            yield Finding("model", "ok", f"{name}: {detail}; {described.header.architecture}")
+            return
         model = load_model(name)
-    except ModelError as error:
+    except (ModelError, UnsupportedModel) as error:
         yield Finding("model", "missing", str(error))
         return
     num_parameters = sum(parameter.numel() for parameter in model.model.parameters())
