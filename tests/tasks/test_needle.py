@@ -339,7 +339,10 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "solution"}, "is a script; give nano, a folder or a hub id"),
+        (
+            {"model": "solution"},
+            "is a script; give nano, smollm2, a folder, a GGUF file or a hub id",
+        ),
         ({"model": "nowhere"}, "unknown model 'nowhere'"),
         ({"policies": "full,gatd"}, "unknown policy 'gatd'; known: "),
         ({"policies": "full,snapkv", "budget": 16}, "16"),

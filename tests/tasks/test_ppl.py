@@ -131,7 +131,10 @@ def call(*arguments: str) -> Result:
     [
         (["--policies", "full,int8"], "lacks window; the shares say where"),
         (["--policies", "full,window,gatd"], "unknown policy 'gatd'; known: "),
-        (["--model", "solution"], "is a script; give nano, a folder or a hub id"),
+        (
+            ["--model", "solution"],
+            "is a script; give nano, smollm2, a folder, a GGUF file or a hub id",
+        ),
         (["--seen", "512"], "--seen 512: a window of 512 entries forgets nothing"),
         (["--seen", "40000"], "32768 positions of nano"),
         (["--seen", "9000"], "tokens for this model"),

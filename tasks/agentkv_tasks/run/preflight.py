@@ -122,28 +122,33 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("model", "ok", f"the script '{name}'")
         return
     from agentkv.cache.hf.families import UnsupportedModel, describe
-    from agentkv.cache.hf.forward import COMPILED, decoding
+    from agentkv.cache.hf.forward import COMPILED, decoding, unknown_code
     from agentkv.cache.numbering import refused_policies
-    from agentkv.models.find import ModelError
+    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model
     from agentkv.models.load import load_model
 
     try:
-        model = load_model(name)
-    except ModelError as error:
+        source = find_model(name)
+        if is_gguf(source):
+            described = open_gguf_model(Path(source))
+            model, size = described.empty, f"{described.num_values / 1e6:.1f} M parameters"
+            unknown = unknown_code(model)  # that of a loaded model may say more
+            way, is_cpu = COMPILED if unknown is None else f"transformers: {unknown}", True
+            limit = describe(model).max_positions
+            kind = f"; {described.header.architecture} in GGUF, its weights were not read"
+        else:
+            local = load_model(name)
+            model, limit, way, kind = local.model, local.max_positions, decoding(local.model), ""
+            num_parameters = sum(parameter.numel() for parameter in model.parameters())
+            size = f"{num_parameters / 1e6:.1f} M parameters on {model.device}"
+            is_cpu = model.device.type == "cpu"
+        refused = refused_policies(describe(model))
+    except (ModelError, UnsupportedModel) as error:
         yield Finding("model", "missing", str(error))
         return
-    num_parameters = sum(parameter.numel() for parameter in model.model.parameters())
-    size = f"{num_parameters / 1e6:.1f} M parameters on {model.model.device}"
-    limit = model.max_positions or "any number of"
-    yield Finding("model", "ok", f"{name}: {size}, {limit} positions")
-    way = decoding(model.model)
-    is_slower = way != COMPILED and model.model.device.type == "cpu"
+    yield Finding("model", "ok", f"{name}: {size}, {limit or 'any number of'} positions{kind}")
+    is_slower = way != COMPILED and is_cpu
     yield Finding("decoding", "degraded" if is_slower else "ok", way)
-    try:
-        refused = refused_policies(describe(model.model))
-    except UnsupportedModel as error:
-        yield Finding("policies", "missing", str(error))
-        return
     others = "; ".join(f"{', '.join(names)} {why}" for why, names in refused.items())
     verdict: Verdict = "degraded" if refused else "ok"
     yield Finding("policies", verdict, f"all, but {others}" if refused else "all")

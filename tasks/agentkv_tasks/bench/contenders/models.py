@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agentkv.models.find import ModelError, find_model
+from agentkv.models.find import ModelError, find_model, model_folder
 
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
@@ -144,6 +144,8 @@ def load(name: str, device: torch.device, dtype: str) -> LoadedModel:
         ModelError: the model does not exist or is incomplete.
     """
     source = find_model(name)
+    if not isinstance(source, str):
+        source = model_folder(source)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = _FROM.from_pretrained(

@@ -1,0 +1,165 @@
+"""The converted copy of a GGUF file, a folder in Hugging Face format in the user's cache folder."""
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from agentkv.models.gguf.architectures import (
+    architecture_of,
+    config_of,
+    empty_model,
+    places_of,
+    require_readable,
+    weight_of,
+)
+from agentkv.models.gguf.header import GgufError, GgufHeader, read_header
+from agentkv.models.gguf.tokenizer import convert_tokenizer, end_ids
+
+_VERSION = 1
+"""Goes up with every change to what a copy holds."""
+_DONE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """A GGUF file whose metadata was read and whose weights were not."""
+
+    header: GgufHeader
+
+    @cached_property
+    def config(self) -> Any:
+        """The configuration, as transformers has it."""
+        return config_of(self.header, end_ids(self.header))
+
+    @cached_property
+    def empty(self) -> Any:
+        """The model without weights (device meta)."""
+        return empty_model(self.config)
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The tensor of the file for each weight of the model."""
+        return places_of(self.header, self.empty)
+
+    @property
+    def num_values(self) -> int:
+        """Numbers in the weights."""
+        weights = self.empty.state_dict()
+        return sum(weights[name].numel() for name in self.places)
+
+    def check(self) -> None:
+        """Check that the file can be served, without reading its weights.
+
+        Raises:
+            GgufError: it cannot; the message says why.
+        """
+        architecture_of(self.header)
+        require_readable(self.header)
+        _ = self.places
+        _tokenizer(self.header)
+
+    def folder(self) -> Path:
+        """Return the folder of the copy, which is written first if there is none.
+
+        Raises:
+            GgufError: the file cannot be served, or the copy cannot be written; nothing is left.
+        """
+        folder = copies_folder() / f"{self.header.digest}-{_VERSION}"
+        if not (folder / _DONE).is_file():
+            _write(self, folder)
+        return folder
+
+
+def open_gguf(path: Path) -> GgufModel:
+    """Read the metadata of a GGUF file, or of all parts of a split one.
+
+    Raises:
+        GgufError: it cannot be read.
+    """
+    return GgufModel(read_header(path))
+
+
+def copies_folder() -> Path:
+    """Return the folder of converted copies: agentkv/gguf in the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "agentkv" / "gguf"
+
+
+def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a file. Raises GgufError if its chat template fails to render."""
+    tokenizer, config = convert_tokenizer(header)
+    config.pop("tokenizer_class")
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **config)
+    if made.chat_template:
+        try:
+            made.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
+        except Exception as error:  # a template is a program and may raise anything
+            message = " ".join(str(error).split())[:200]
+            raise GgufError(
+                f"{header.path}: its chat template does not render: {message}"
+            ) from error
+    return made
+
+
+def _write(model: GgufModel, folder: Path) -> None:
+    model.check()
+    needed = 4 * model.num_values
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder.parent).free
+        if free < needed + (64 << 20):
+            raise GgufError(
+                f"the converted copy of {model.header.path} takes {needed / 1e9:.1f} GB, and "
+                f"{folder.parent} has {free / 1e9:.1f} GB free; free some, or let XDG_CACHE_HOME "
+                "name a folder on another disk"
+            )
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
+            made = Path(part) / "copy"
+            made.mkdir()
+            _tokenizer(model.header).save_pretrained(made)
+            model.config.save_pretrained(made)
+            ends = end_ids(model.header)
+            GenerationConfig(
+                eos_token_id=ends, bos_token_id=model.config.bos_token_id
+            ).save_pretrained(made)
+            _write_weights(model, made / _DONE)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not (folder / _DONE).is_file():  # else another process was faster
+                    raise
+    except OSError as error:
+        raise GgufError(
+            f"the converted copy of {model.header.path} cannot be written to {folder.parent}: "
+            f"{error.strerror or error}"
+        ) from error
+
+
+def _write_weights(model: GgufModel, path: Path) -> None:
+    """Write all weights as float32, one after the other, so that one at most is in memory."""
+    empty, start = model.empty.state_dict(), 0
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for name in model.places:
+        end = start + 4 * empty[name].numel()
+        entries[name] = {
+            "dtype": "F32",
+            "shape": list(empty[name].shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    head = json.dumps(entries).encode()
+    head += b" " * (-len(head) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for place in model.places.values():
+            file.write(weight_of(model.header, place, model.config).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
