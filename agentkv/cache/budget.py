@@ -203,6 +203,12 @@ def _least_rows(policy: Policy, leading: int = 0, pinned: int = 0) -> int:
 
 def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> int:
     """Return how many entries per layer and head fit into so many bytes. Raises PolicyError."""
+    if geometry.recurrent_layers:
+        raise PolicyError(
+            f"a budget in bytes counts the whole cache, and the recurrent states of "
+            f"{geometry.family} have a size that only its first forward shows; give the budget in "
+            "tokens or as a share"
+        )
     low = _least_rows(policy)
     if not policy.gate.bounded:
         raise PolicyError(

@@ -25,12 +25,13 @@ from agentkv.policies.policy import Policy
 T = TypeVar("T")
 
 
-def can_share(cache: Cache, num_tokens: int) -> bool:
-    """Return whether `num_tokens` new tokens of `cache` may share a forward.
-
-    They always may, unless the policy learns from contexts, which must be read alone.
-    """
-    return num_tokens == 1 or not cache.policy.allocator.learns
+def why_alone(cache: Cache, num_tokens: int) -> str | None:
+    """Return why `num_tokens` new tokens of `cache` cannot share a forward; None if they can."""
+    if cache.recurrent:
+        return "a model with recurrent states would take the tokens of all caches for one sequence"
+    if num_tokens > 1 and cache.policy.allocator.learns:
+        return f"{cache.policy.name} learns from each context and must read it alone"
+    return None
 
 
 class PackedForward(HookedCache):
@@ -58,10 +59,10 @@ class PackedForward(HookedCache):
         for cache, new in zip(caches, ids, strict=True):
             if new.dim() != 2 or not new.numel():
                 raise Misuse(f"tokens must be (sequences, at least 1); found {tuple(new.shape)}")
-            if len(caches) > 1 and not can_share(cache, new.shape[1]):
+            why = why_alone(cache, new.shape[1]) if len(caches) > 1 else None
+            if why is not None:
                 raise Misuse(
-                    f"{cache.policy.name} learns from each context and must read it alone; "
-                    f"found {new.shape[1]} tokens for it among others: use cache.feed"
+                    f"{why}; found {new.shape[1]} tokens for it among others: use cache.feed"
                 )
             cache.check_input(model.base_model, *new.shape)
         super().__init__(layers=caches[0].layers)

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from agentkv.cache.geometry import Geometry, LayerShape, LowRank, Projection
 from agentkv.cache.hf import family as declared
 from agentkv.cache.hf.family import Family
+from agentkv.cache.hf.layer_kinds import WINDOWED, hybrid_of, unserved_entries, unserved_kind
 
 
 class UnsupportedModel(ValueError):
@@ -41,9 +42,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
 )
 """Similar families that are not supported, and why."""
 
-WINDOWED = {"full_attention": False, "sliding_attention": True}
-"""Supported layer types, and whether a sliding window bounds them."""
-
 CHANGING = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies change with the length of the sequence."""
 
@@ -59,7 +57,7 @@ def describe(model: PreTrainedModel) -> Geometry:
     config: Any = model.config
     family = str(config.model_type)
     if family not in FAMILIES:
-        why = INSTEAD.get(family)
+        why = INSTEAD.get(family) or unserved_entries(config)
         if why is None and getattr(config, "is_encoder_decoder", False):
             why = "an encoder-decoder attends to a second input"
         raise UnsupportedModel(
@@ -76,6 +74,7 @@ def describe(model: PreTrainedModel) -> Geometry:
     obstacle = _obstacle(config, kinds)
     if obstacle is not None:
         raise UnsupportedModel(f"this {family} model is not supported: {obstacle}")
+    attending, hybrid = [kind for kind in kinds if kind in WINDOWED], hybrid_of(kinds)
     shapes = {
         kind: LayerShape(
             num_heads,
@@ -83,15 +82,19 @@ def describe(model: PreTrainedModel) -> Geometry:
             window if WINDOWED[kind] else None,
             _frequencies(decoder(model), kind),
         )
-        for kind in dict.fromkeys(kinds)
+        for kind in dict.fromkeys(attending)
     }
+    max_positions = getattr(config, "max_position_embeddings", None)
+    if hybrid is not None and all(shape.frequencies == () for shape in shapes.values()):
+        max_positions = None  # its recurrent layers tell it the order of tokens
     return Geometry(
         family=family,
-        layers=tuple(shapes[kind] for kind in kinds),
+        layers=tuple(shapes[kind] for kind in attending),
         num_q_heads=num_q_heads,
         dtype=model.dtype,
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=max_positions,
         changes_frequencies=any(_rope_type(decoder(model), kind) in CHANGING for kind in shapes),
+        hybrid=hybrid,
     )
 
 
@@ -106,10 +109,22 @@ def decoder(model: PreTrainedModel) -> nn.Module:
     return inner
 
 
+def layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the decoder layers of a supported model."""
+    return list(getattr(decoder(model), FAMILIES[str(model.config.model_type)].layers))
+
+
+def attending_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the decoder layers of a supported model that attend."""
+    layers = layers_of(model)
+    hybrid = hybrid_of(getattr(model.config, "layer_types", None) or ())
+    return layers if hybrid is None else [layers[i] for i in hybrid.attending]
+
+
 def attentions(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the attention module of each decoder layer of a supported model."""
-    family = FAMILIES[str(model.config.model_type)]
-    return [getattr(layer, family.attention) for layer in getattr(decoder(model), family.layers)]
+    """Return the attention module of each layer that attends."""
+    name = FAMILIES[str(model.config.model_type)].attention
+    return [getattr(layer, name) for layer in attending_layers(model)]
 
 
 def _frequencies(inner: nn.Module, kind: str) -> tuple[float, ...] | None:
@@ -152,10 +167,7 @@ def _obstacle(config: Any, kinds: list[str]) -> str | None:
         return "its tokens see what follows them (use_bidirectional_attention)"
     if getattr(config, "attn_logit_softcapping", None) is not None:
         return "its attention soft-caps its logits (attn_logit_softcapping)"
-    unknown = sorted(set(kinds) - set(WINDOWED))
-    if unknown:
-        return f"layers of the kind {', '.join(unknown)}; known: {', '.join(WINDOWED)}"
-    return None
+    return unserved_entries(config) or unserved_kind(kinds)
 
 
 def output_projection(module: nn.Module) -> Projection:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.families import FAMILIES, decoder
+from agentkv.cache.hf.families import FAMILIES, attending_layers
 from agentkv.cache.hf.family import Family
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.policies.entries import PolicyError
 
 
 class _LayerHooks:
@@ -101,14 +102,22 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
 
     Repeated calls do nothing, and either result removes the hooks.
 
+    Raises:
+        PolicyError: a ValueError; no module of the family returns what attention adds.
+
     Source: cosine dissimilarity of TADA (Task-Aware Dynamic KV Cache Eviction via Error-Driven
     Importance Estimation, equation 13); the mean over a window is our choice.
     """
     family = FAMILIES[str(model.config.model_type)]
+    if not family.added:
+        raise PolicyError(
+            f"{model.config.model_type} adds a multiple of what its attention returns, so that its "
+            "residual shift cannot be read; take a policy that does not learn, such as 'edie'"
+        )
     return Watch(
         [
             _watching(layer) or _LayerHooks(layer_idx, layer, family)
-            for layer_idx, layer in enumerate(getattr(decoder(model), family.layers))
+            for layer_idx, layer in enumerate(attending_layers(model))
         ]
     )
 

@@ -15,7 +15,8 @@ class Family:
     projection: str = "o_proj"
     """Output projection, in the attention."""
     added: str = "self_attn"
-    """Module of a decoder layer whose output is added to the residual stream."""
+    """Module of a decoder layer whose output is added to the residual stream; empty if something
+    else is added, such as a multiple of it."""
     compiled: str = ""
     """Prefix of the classes of transformers if the compiled step serves the family: layers like
     Llama's, perhaps with biases, or norms of queries and keys. Empty if it does not."""

@@ -1,0 +1,5 @@
+"""Qwen3.5, its text part: linear attention beside full attention."""
+
+from agentkv.cache.hf.family import Family
+
+FAMILY = Family()

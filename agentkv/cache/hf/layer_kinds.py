@@ -1,0 +1,64 @@
+"""Kinds of decoder layers: which attend, which keep a recurrent state, and which do neither.
+
+The names are those of `config.layer_types` in transformers.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from transformers import Cache as TransformersCache
+
+from agentkv.cache.geometry import Hybrid
+
+WINDOWED: Mapping[str, bool] = MappingProxyType(
+    {"full_attention": False, "sliding_attention": True, "hybrid": False}
+)
+"""Kinds of layers that attend, and whether a sliding window bounds them."""
+
+RECURRENT = ("linear_attention", "conv", "hybrid")
+"""Kinds of layers that keep a recurrent state."""
+
+STATELESS = ("moe", "mlp")
+"""Kinds of layers that keep nothing."""
+
+
+def hybrid_of(kinds: Sequence[str]) -> Hybrid | None:
+    """Return where layers of these kinds attend; None if all do that and nothing else."""
+    attending = tuple(i for i, kind in enumerate(kinds) if kind in WINDOWED)
+    recurrent = tuple(i for i, kind in enumerate(kinds) if kind in RECURRENT)
+    if len(attending) == len(kinds) and not recurrent:
+        return None
+    return Hybrid(len(kinds), attending, recurrent)
+
+
+def unserved_entries(config: Any) -> str | None:
+    """Return why the cache does not serve what a model's attention stores; None if it does."""
+    if getattr(config, "kv_lora_rank", None) is not None:
+        return (
+            "its attention caches latents (kv_lora_rank), which each layer expands to keys and "
+            "values; the cache would store these, at many times the bytes"
+        )
+    if getattr(config, "num_kv_shared_layers", 0):
+        return (
+            "layers attend to the keys and values of another layer (num_kv_shared_layers), after "
+            "that layer may have evicted some"
+        )
+    return None
+
+
+def unserved_kind(kinds: Sequence[str]) -> str | None:
+    """Return why the cache does not serve layers of these kinds; None if it does."""
+    unknown = sorted(set(kinds) - {*WINDOWED, *RECURRENT, *STATELESS})
+    if unknown:
+        known = ", ".join(dict.fromkeys((*WINDOWED, *RECURRENT, *STATELESS)))
+        return f"layers of the kind {', '.join(unknown)}; known: {known}"
+    if not set(kinds) & set(WINDOWED):
+        return "none of its layers attends, so that a cache has nothing to keep small"
+    recurrent = sorted(set(kinds) & set(RECURRENT))
+    if recurrent and not hasattr(TransformersCache, "get_conv_state"):
+        return (
+            f"layers of the kind {', '.join(recurrent)} need a newer transformers, in which every "
+            "cache may keep their state"
+        )
+    return None
