@@ -35,6 +35,8 @@ class Hybrid:
     recurrent: tuple[int, ...]
     """Those that keep a recurrent state: linear attention, a short convolution or a state space. A
     layer may attend as well."""
+    state_nbytes: int = 0
+    """Bytes of the states of one sequence, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from transformers import Cache as TransformersCache
+from transformers import DynamicCache, PreTrainedModel
 
 from agentkv.cache.geometry import Hybrid
 
@@ -32,8 +34,28 @@ def hybrid_of(kinds: Sequence[str]) -> Hybrid | None:
     return Hybrid(len(kinds), attending, recurrent)
 
 
+@torch.no_grad()
+def state_nbytes(model: PreTrainedModel) -> int:
+    """Return the bytes of one sequence's recurrent states, by a forward without weights.
+
+    Args:
+        model: on the device meta, in the dtype that it will compute in; its choice of experts
+            changes.
+    """
+    given: Any = model
+    given.set_experts_implementation("batched_mm")  # others read which experts a token has
+    cache: Any = DynamicCache(config=model.config)
+    ids = torch.zeros((1, 1), dtype=torch.int64, device="meta")
+    model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+    layers = [layer for layer in cache.layers if hasattr(layer, "recurrent_states")]
+    held = [group for layer in layers for group in (layer.conv_states, layer.recurrent_states)]
+    states = [state for group in held for state in group.values() if state is not None]
+    return sum(state.nbytes for state in states)
+
+
 def unserved_entries(config: Any) -> str | None:
     """Return why the cache does not serve what a model's attention stores; None if it does."""
+    config = config.get_text_config(decoder=True)
     if getattr(config, "kv_lora_rank", None) is not None:
         return (
             "its attention caches latents (kv_lora_rank), which each layer expands to keys and "

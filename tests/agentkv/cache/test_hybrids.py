@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
     DynamicCache,
@@ -16,6 +17,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 import agentkv
 from agentkv.cache.hf.families import UnsupportedModel, describe
+from agentkv.cache.hf.layer_kinds import state_nbytes
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.packed import PackedForward
 from agentkv.policies.entries import PolicyError
@@ -286,6 +288,14 @@ def test_bytes_are_those_of_entries_and_states(family, model, cache_for, tokens)
     assert cache.nbytes == 0
     again, anew = cache.feed(model, tokens(2, 9)), cache_for(model, policy="window", budget=24)
     assert torch.equal(again, anew.feed(model, tokens(2, 9)))
+
+
+def test_a_plan_counts_the_states_without_weights(family, model, cache_for, tokens):
+    with torch.device("meta"):
+        planned = AutoModelForCausalLM.from_config(model.config)
+    cache = cache_for(model, policy="full")
+    cache.feed(model, tokens(1, 5))
+    assert state_nbytes(planned) == cache.recurrent_nbytes
 
 
 def test_states_keep_the_models_dtype_whatever_that_of_entries(qwen, cache_for, tokens):
