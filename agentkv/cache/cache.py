@@ -937,8 +937,10 @@ class Cache(HookedCache):
             if self.evictor.allowance.batch > self.batch:
                 # before they are copied, so that all together stay within the bytes
                 self.evictor.shrink()
-            for layer in (*self.cache_layers, *self.recurrent.values()):
+            for layer in self.cache_layers:
                 layer.reorder(index)
+            for states in self.recurrent.values():
+                states.reorder(index)
             self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
             self._new_confidences, self._newest = None, None

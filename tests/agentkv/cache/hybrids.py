@@ -72,11 +72,13 @@ IS_SERVED = hasattr(transformers.Cache, "get_conv_state")
 _made = {}
 
 
-def fresh(family):
-    """A model that nobody has attached yet; equal families give equal weights."""
+def fresh(family, **sizes):
+    """A model that nobody has attached yet; equal families and sizes give equal weights."""
     prefix, own = HYBRIDS[family]
     if not IS_SERVED or not hasattr(transformers, f"{prefix}ForCausalLM"):
         pytest.skip(f"this transformers does not serve {family} with caches of others")
+    if sizes:
+        return _make(prefix, SIZES | own | sizes)
     if family not in _made:
         _made[family] = _make(prefix, SIZES | own)
     return copy.deepcopy(_made[family])
