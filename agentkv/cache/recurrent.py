@@ -51,11 +51,11 @@ class RecurrentLayer:
         """Store a copy of a state (B, ...) and return it."""
         held = self._states.get(name)
         if held is None or held.shape != state.shape or held.dtype != state.dtype:
-            self._drop(name)
             with torch.inference_mode(False):  # or nothing could be written outside of that mode
                 held = torch.empty(state.shape, dtype=state.dtype, device=state.device)
-            self._states[name] = held
             self._meter.add(held.untyped_storage().nbytes())
+            self._drop(name)
+            self._states[name] = held
         return held.copy_(state)
 
     def put_columns(self, name: str, columns: Tensor, num_kept: int | None) -> Tensor:
@@ -94,7 +94,9 @@ class RecurrentLayer:
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         for name, state in list(self._states.items()):
-            self.put(name, state[list(index)])
+            taken = state[list(index)]
+            with self._meter.counting(taken):
+                self.put(name, taken)
 
     def reset(self) -> None:
         """Forget everything and return the memory."""

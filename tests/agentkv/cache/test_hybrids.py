@@ -283,6 +283,11 @@ def test_bytes_are_those_of_entries_and_states(family, model, cache_for, tokens)
     assert cache.recurrent_nbytes == first == sum(held.values())
     assert cache.nbytes == cache.meter.live == first + sum(x.nbytes for x in cache.cache_layers)
     assert cache.peak_nbytes >= cache.nbytes
+    before = cache.nbytes
+    cache.batch_repeat_interleave(3)
+    cache.check()
+    assert cache.recurrent_nbytes == 3 * first
+    assert cache.peak_nbytes >= cache.nbytes > before
     cache.reset()
     cache.check()
     assert cache.nbytes == 0
