@@ -98,6 +98,19 @@ class RecurrentLayer:
             with self._meter.counting(taken):
                 self.put(name, taken)
 
+    @classmethod
+    def joined(cls, layers: Sequence["RecurrentLayer"]) -> "RecurrentLayer":
+        """Return copies of the states of several caches, one after another, which none counts."""
+        joined = cls(Meter())
+        for name in layers[0]._states:
+            joined.put(name, torch.cat([layer._states[name] for layer in layers]))
+        return joined
+
+    def take(self, joined: "RecurrentLayer", rows: slice) -> None:
+        """Take over what a forward has made of this layer's part of `joined`."""
+        for name, state in joined._states.items():
+            self.put(name, state[rows])
+
     def reset(self) -> None:
         """Forget everything and return the memory."""
         for name in list(self._states):

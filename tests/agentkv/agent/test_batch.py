@@ -226,7 +226,9 @@ def hybrid(plain_tokenizer: Tokenizer) -> LocalModel:
     return local_model(model, tokenizer, name="hybrid")
 
 
-def test_replies_of_a_hybrid_take_turns_in_a_batch(hybrid: LocalModel, page: Page) -> None:
+def test_batched_replies_of_a_hybrid_equal_replies_written_alone(
+    hybrid: LocalModel, page: Page
+) -> None:
     shared, alone = ([hybrid.with_cache("int8").begin(goal) for goal in "ab"] for _ in range(2))
     for _ in range(2):
         replies = reply_together(shared, [page, page], hybrid)

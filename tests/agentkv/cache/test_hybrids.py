@@ -396,10 +396,37 @@ def test_padding_in_a_later_turn_or_in_a_forward_of_one_column_is_refused(lfm2, 
     cache.feed(lfm2, tokens(2, 5))
 
 
-def test_caches_of_a_hybrid_are_fed_one_at_a_time(lfm2, cache_for, tokens):
+def test_caches_share_forwards_of_one_token_each(family, model, cache_for, tokens):
+    policies = [("full", 2), ("window", 1), ("full", 1)]
+    shared, alone = (
+        [
+            cache_for(model, policy=name, budget=None if name == "full" else 24)
+            for name, _ in policies
+        ]
+        for _ in range(2)
+    )
+    for caches in (shared, alone):
+        for n, (cache, (_, batch)) in enumerate(zip(caches, policies, strict=True)):
+            cache.feed(model, tokens(batch, 20 + 9 * n, seed=n))
+    for step in range(3):
+        new = [tokens(batch, 1, seed=step + n) for n, (_, batch) in enumerate(policies)]
+        packed = PackedForward(model, shared, new)
+        found = packed.read()
+        assert packed.errors == [None] * 3
+        expected = [cache.feed(model, ids) for cache, ids in zip(alone, new, strict=True)]
+        torch.testing.assert_close(found, torch.cat(expected), **CLOSE)
+    for cache, other in zip(shared, alone, strict=True):
+        cache.check()
+        assert_same(cache, other)
+        assert cache.recurrent_nbytes == other.recurrent_nbytes
+
+
+def test_caches_of_a_hybrid_are_fed_several_tokens_one_at_a_time(lfm2, cache_for, tokens):
     caches = [cache_for(lfm2, policy="full") for _ in range(2)]
-    with pytest.raises(Misuse, match="would take the tokens of all caches for one sequence"):
+    with pytest.raises(Misuse, match="several tokens, or a first one, of one cache at a time"):
         PackedForward(lfm2, caches, [tokens(1, 4)] * 2)
+    with pytest.raises(Misuse, match="several tokens, or a first one, of one cache at a time"):
+        PackedForward(lfm2, caches, [tokens(1, 1)] * 2)
     alone = PackedForward(lfm2, caches[:1], [tokens(1, 4)]).read()
     assert torch.equal(alone, caches[1].feed(lfm2, tokens(1, 4)))
 
