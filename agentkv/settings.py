@@ -222,8 +222,8 @@ class ModelSettings(Settings):
     """
 
     model: str = "nano"
-    """`nano`, a folder, a hub id, or a script where tasks are played: `solution`, `stop` or
-    `random`."""
+    """`nano`, `smollm2`, a folder, a GGUF file, a hub id, or a script where tasks are played:
+    `solution`, `stop` or `random`."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Dtype = "auto"

@@ -24,7 +24,7 @@ class Handler(BaseHTTPRequestHandler):
 def served(handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[str]:
     """Serve on a free port, and yield the origin."""
     with ThreadingHTTPServer((host, 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield f"http://{host}:{server.server_port}"
         server.shutdown()

@@ -204,10 +204,10 @@ def _least_rows(policy: Policy, leading: int = 0, pinned: int = 0) -> int:
 
 
 def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> int:
-    """Return how many entries per layer and head fit into so many bytes. Raises PolicyError."""
+    """Return how many entries per layer and head fit into `num_bytes`. Raises PolicyError."""
     if geometry.recurrent_layers:
         raise PolicyError(
-            f"a budget in bytes counts the whole cache, and the recurrent states of "
+            "a budget in bytes counts the whole cache, and the recurrent states of "
             f"{geometry.family} have a size that only its first forward shows; give the budget in "
             "tokens or as a share"
         )
@@ -241,7 +241,7 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
 
 
 def _require_bytes(fitted: Policy, num_bytes: int, geometry: Geometry, batch: int) -> None:
-    """Raise PolicyError if layers that must hold pinned tokens exceed so many bytes."""
+    """Raise PolicyError if layers that must hold pinned tokens exceed the budget."""
     needed = resting_bytes(fitted, geometry, batch)
     if needed > num_bytes:
         raise PolicyError(

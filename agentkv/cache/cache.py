@@ -607,7 +607,7 @@ class Cache(HookedCache):
         return max(self.next_numbers, default=0)
 
     def has_positions(self, num_tokens: int) -> bool:
-        """Return whether the model has positions for so many more tokens.
+        """Return whether the model has positions for `num_tokens` more.
 
         Positions that become free count: those of what the policy evicts, and of what was dropped.
         """
@@ -914,7 +914,7 @@ class Cache(HookedCache):
         entries leave at once.
 
         Raises:
-            PolicyError: a ValueError; the bytes are too few for so many. Nothing has changed.
+            PolicyError: a ValueError; the bytes are too few for this many. Nothing has changed.
         """
         self._rearrange(beam_idx.tolist())
 
@@ -994,8 +994,8 @@ class Cache(HookedCache):
                 all tokens to keep (transformers 4.57).
 
         Raises:
-            Misuse: a ValueError; entries have left since, which would be missing, so many tokens
-                were not seen, or a recurrent state holds them. Nothing has changed.
+            Misuse: a ValueError; entries have left since, which would be missing, fewer tokens were
+                seen, or a recurrent state holds them. Nothing has changed.
         """
         self.progress.require_rest()
         count = num_to_forget(tokens_to_remove, self.seen)

@@ -183,7 +183,7 @@ class SecondPass(HookedCache):
 
 
 def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
-    """Return the cosine of the two newest queries of each sequence, in the mean over all heads of
+    """Return the cosine of the two newest queries of each sequence, averaged over all heads of
     the layers that keep queries; 1 before the second token."""
     windows = [layer.storage.queries for layer in layers]
     kept = [window for window in windows if window is not None]

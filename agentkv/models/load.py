@@ -16,14 +16,15 @@ from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.dialog.rendering import TemplateError, chat_templates
 from agentkv.models.find import (
-    ModelError,
     check_files,
     default_cache_dtype,
     find_model,
     half_dtype,
+    loadable,
     read_json,
 )
 from agentkv.models.local import LocalModel
+from agentkv.models.refused import ModelError
 from agentkv.settings import tuned_for
 
 _MAX_PARAMETERS_PER_VALUE = 8
@@ -56,7 +57,11 @@ def load_model(
     quantization_config: Any = None,
     device_map: Any = None,
 ) -> LocalModel:
-    """Load `nano`, a folder in Hugging Face format, or a hub id that was downloaded before.
+    """Load `nano`, `smollm2`, a folder in Hugging Face format, a GGUF file, or a hub id that was
+    downloaded before.
+
+    A GGUF file is converted once into the user's cache folder (`agentkv/models`), from which it
+    loads from then on.
 
     Models whose tokenizer has the four special tokens of `PlainTemplate` use that template; all
     others use `ChatTemplate`. Code in the folder is never run.
@@ -89,6 +94,8 @@ def load_model(
     else:
         torch_dtype = getattr(torch, dtype)
     folder, num_values = check_files(source)
+    source = loadable(source)
+    folder = source if isinstance(source, Path) else folder
     try:
         # Never run code from the folder, and never prompt for permission to do so.
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

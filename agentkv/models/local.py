@@ -661,7 +661,7 @@ class LocalConversation:
 
 
 def _confidences(generation: Generation, *, num_thought: int) -> tuple[float | None, ...]:
-    """Return the confidence of each token behind the thought, rounded, as the trace holds it."""
+    """Return the confidence of each token after the thought, rounded, as the trace holds it."""
     found: list[float | None] = [None] * len(generation.rule.ids)
     for place, noted in zip(generation.sampled_at, generation.logprobs, strict=True):
         if place < len(found):  # not an end token

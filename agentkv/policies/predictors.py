@@ -86,7 +86,7 @@ class DistancePreference(Plain):
         sum over the angles of Re(m * conj(k)) + (r - |m|) * |k|
 
     where |m| is taken before the rotations to coming positions are averaged. These are 1, 2, 4, ...
-    up to `horizon` behind the newest token. Scores of a query head are standardized over the
+    up to `horizon` after the newest token. Scores of a query head are standardized over the
     entries, and the largest of the group counts. Without rotary embedding there are no distances
     to prefer, and m is the mean of the queries as they are.
 

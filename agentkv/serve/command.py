@@ -78,7 +78,7 @@ def load(settings: ModelSettings) -> LocalModel:
     """
     local = load_run_model(settings)
     if local is None:
-        raise ServeError(f"--model {settings.model} is a script; give nano, a folder or a hub id")
+        raise ServeError(f"--model {settings.model} is a script; give nano or another model")
     return local
 
 

@@ -157,12 +157,12 @@ class Prompts:
         return [(first, after_first), (rest, None)], None
 
     def bound(self, settings: CacheSettings, num_tokens: int) -> int:
-        """Return the most bytes of a cache at rest after so many tokens, its cold tier included."""
+        """Return the most bytes of a cache at rest after `num_tokens`, with its cold tier."""
         plan = self.plan(settings, num_tokens)
         return plan.resting_nbytes + plan.cold_nbytes
 
     def plan(self, settings: CacheSettings, num_tokens: int) -> CachePlan:
-        """Return what a cache with these settings takes after so many tokens."""
+        """Return what a cache with these settings takes after `num_tokens`."""
         cache = self._empty.get(settings)
         if cache is None:
             cache = self._empty[settings] = self._sessions.new_cache(settings)

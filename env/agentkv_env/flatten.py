@@ -22,11 +22,11 @@ NUM_SAMPLES = 16_000  # of a picture; every second pixel of one with 250 x 250
 LINK = 10  # gray levels between neighboring samples of one region
 INK = 40  # gray levels between ink and its ground; 3:1 in WCAG's terms is 80 or more
 SAFE_GROUND = 200  # dark ink on grounds of this level or more is read without help ...
-SAFE_INK = 110  # ... if it is so many levels darker
+SAFE_INK = 110  # ... if it is this many levels darker
 GROUND_SHARE = 0.08  # of the picture; larger regions are grounds
-NUM_HELD = 4  # so many regions inside make a region a ground; a letter holds two and soft edges
+NUM_HELD = 4  # this many regions inside make a region a ground; a letter holds two and soft edges
 MIN_REGION = 4  # samples of a region that counts; smaller ones are soft edges
-MAX_HOLDERS = 40  # so many of the largest regions are asked what they hold
+MAX_HOLDERS = 40  # this many of the largest regions are asked what they hold
 MIN_INK = 10  # samples
 MIN_RANGE = 48  # gray levels that are stretched to the full range at most, or noise becomes ink
 

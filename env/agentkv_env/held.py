@@ -8,7 +8,7 @@ from decimal import Decimal
 MAX_PREFIX = 3
 """Digits that a field may put before a number of a telephone, ..."""
 MIN_TELEPHONE = 7
-"""... which has so many digits itself, or more."""
+"""... which itself has this many digits or more."""
 MAX_DIGITS = 40
 """Characters of a number; a longer text is none."""
 

@@ -116,7 +116,7 @@ class Secrets:
 def ends_in_masked(text: str, masked: str, ends: Sequence[int]) -> tuple[int, ...]:
     """Return the places in `masked` of places in `text`; empty if the two do not correspond.
 
-    A place inside a secret moves behind its mask.
+    A place inside a secret moves to the end of its mask.
 
     Args:
         masked: what `Secrets.mask` made of `text`.

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import pytesseract
 from PIL import Image, ImageOps
 
 from agentkv_env.flatten import flatten
@@ -133,6 +132,8 @@ class Ocr:
     def _read_batch(
         self, batch: Sequence[tuple[str, Image.Image]], timeout_s: float
     ) -> dict[str, tuple[OcrLine, ...]]:
+        import pytesseract  # only here: it imports pandas, and many sessions read no image
+
         mosaic, cells = _compose_mosaic([image for _, image in batch])
         mosaic.format = "PPM"  # how Tesseract gets it: PNG would take 0.1 s more to compress
         self.num_runs += 1

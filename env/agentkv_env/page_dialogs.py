@@ -171,7 +171,7 @@ class PageDialogs:
         """Return the open dialog as the nodes of a page, and what it covers.
 
         Args:
-            take_numbers: returns the first of so many numbers that no element has.
+            take_numbers: returns the first of this many consecutive numbers that no element has.
             behind: the page that the dialog covers, if it was read.
         """
         shown = self._open[0]

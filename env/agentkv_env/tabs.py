@@ -12,6 +12,7 @@ from agentkv_env.tab import Tab
 from agentkv_env.watchdog import Watchdog
 
 POPUP_S = 2.0  # a requested window must appear within this time
+REFUSED_POPUP_S = 0.2  # the same where a page was refused: such a window does not appear as a rule
 POLL_MS = 4
 MAX_TABS = 10
 """Further windows are closed; each costs about 20 MB."""
@@ -118,12 +119,14 @@ class Tabs:
         A window whose address was refused is closed.
         """
         started = time.monotonic()
+        has_refused = self._filter.has_refused_page()
         while (opener.expects_popup or self._num_arriving) and not opener.page.is_closed():
-            if time.monotonic() > started + POPUP_S:
+            limit_s = REFUSED_POPUP_S if has_refused and not self._num_arriving else POPUP_S
+            if time.monotonic() > started + limit_s:
                 break
             opener.page.wait_for_timeout(POLL_MS)
+            has_refused |= self._filter.has_refused_page()
         opener.expects_popup = False
-        has_refused = self._filter.has_refused_page()
         popup, self._popup = self._popup, None
         if popup is None or popup.page.is_closed():
             return

@@ -42,7 +42,7 @@ BASE, CAPACITY, START, COUNT = range(4)
 w * base + h * capacity + start + t."""
 
 ADDRESS, HEADS, SIZE = range(3)
-"""Numbers per field, behind the extents: address of its tensor, heads, bytes per entry and head."""
+"""Numbers per field, after the extents: address of its tensor, heads, bytes per entry and head."""
 
 NUM_HEADS, HEAD_DIM, PER_SEQUENCE, WINDOW = range(4)
 """First numbers of a layer descriptor."""

@@ -38,7 +38,7 @@ class ForcedReply:
     nll: float
     """Negative log-likelihood of the whole reply, in nats."""
     nbytes: float
-    """Bytes of the cache, in the mean of the reply's beginning and end."""
+    """Bytes of the cache, averaged over the reply's beginning and end."""
 
 
 def score_replies(model: Any, cache: Cache, row: TrainingRow) -> Iterator[ForcedReply]:

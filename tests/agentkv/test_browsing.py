@@ -3,10 +3,15 @@
 import pytest
 
 import agentkv
+from tests.own_thread import in_own_thread
 
 
 @pytest.mark.browser
 def test_a_browser_shows_the_embedded_sites_at_their_public_addresses() -> None:
+    in_own_thread(visit_embedded_sites)
+
+
+def visit_embedded_sites() -> None:
     with agentkv.sites() as sites, agentkv.browser(sites) as page:
         for address in sites:
             assert page.goto(f"{address}/").ok
@@ -22,5 +27,4 @@ def test_a_browser_shows_the_embedded_sites_at_their_public_addresses() -> None:
 )
 def test_only_an_origin_gets_a_rule(origin: str) -> None:
     with pytest.raises(ValueError, match="no origin such as http://wiki.localhost"):
-        with agentkv.browser({"http://wiki.localhost": origin}):
-            pass
+        in_own_thread(agentkv.browser({"http://wiki.localhost": origin}).__enter__)

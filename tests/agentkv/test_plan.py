@@ -11,7 +11,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 from typer.testing import CliRunner
 
 import agentkv
-from agentkv.models.find import ModelError
+from agentkv.models.refused import ModelError
 from agentkv.plan import memory_of, plan_caches, plan_model
 from agentkv.policies.entries import PolicyError
 from agentkv_tasks.cli.app import cli

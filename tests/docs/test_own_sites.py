@@ -2,12 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from agentkv_tasks.cli.app import cli
 from agentkv_tasks.own_sites.schema import Account, Login, OwnSite
 
 ROOT = Path(__file__).parents[2]
@@ -29,28 +30,33 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def agentkv(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+@pytest.fixture
+def agentkv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command in that folder."""
     rooms = os.pathsep.join(str(ROOT / room) for room in (".", "env", "kernels", "tasks"))
-    return subprocess.run(
-        [sys.executable, "-m", "agentkv", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": rooms, "ROUNDUP_PASSWORD": PASSWORD, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    )
+    monkeypatch.chdir(folder)
+    for name, value in (
+        ("PYTHONPATH", rooms),
+        ("ROUNDUP_PASSWORD", PASSWORD),
+        ("COLUMNS", "200"),
+    ):
+        monkeypatch.setenv(name, value)
+    return lambda *arguments: CliRunner().invoke(cli, arguments)
 
 
+@pytest.mark.slow  # tests/tasks/test_own_sites.py checks and plays a site that starts at once
 @pytest.mark.browser
-def test_the_check_prints_what_the_page_shows(folder: Path) -> None:
-    done = agentkv(folder, "tasks", "check", "roundup.toml")
+def test_the_check_prints_what_the_page_shows(agentkv: Callable[..., Result]) -> None:
+    done = agentkv("tasks", "check", "roundup.toml")
     (expected,) = re.findall(r"```text\n(.*?)```", SECTION, re.S)
     assert done.stdout == expected, done.stderr
-    assert done.returncode == 0
+    assert done.exit_code == 0
 
 
+@pytest.mark.slow  # tests/tasks/test_own_sites.py checks and plays a site that starts at once
 @pytest.mark.browser
-def test_the_tasks_run_and_write_no_password(folder: Path) -> None:
-    done = agentkv(folder, "run", "--tasks", "roundup.toml", "--model", "solution", "--out", "out")
+def test_the_tasks_run_and_write_no_password(folder: Path, agentkv: Callable[..., Result]) -> None:
+    done = agentkv("run", "--tasks", "roundup.toml", "--model", "solution", "--out", "out")
     assert "2/2" in done.stdout, done.stdout + done.stderr
     files = [path for path in (folder / "out").rglob("*") if path.is_file()]
     assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []

@@ -17,7 +17,13 @@ PAGES = (
     "docs/adapters.md",
 )
 BLOCKS = [
-    pytest.param(page, block, id=f"{page}, block {number}")
+    pytest.param(
+        page,
+        block,
+        id=f"{page}, block {number}",
+        # tests/tasks/test_from_python.py makes a run and a report as well
+        marks=[pytest.mark.slow] * ("agentkv.run(" in block),
+    )
     for page in PAGES
     for number, block in enumerate(
         re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)

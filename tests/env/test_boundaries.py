@@ -181,7 +181,13 @@ def test_a_server_that_is_down_is_told_to_the_model(browser: Browser) -> None:
 
 
 @browsing
-@pytest.mark.parametrize("script", ["for(;;){}", "setTimeout(() => { for(;;){} }, 1)"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("for(;;){}", marks=pytest.mark.slow),
+        "setTimeout(() => { for(;;){} }, 1)",
+    ],
+)
 def test_a_page_that_never_answers_ends_in_bounded_time(pages: "Pages", script: str) -> None:
     pages.set({"/": f"<button onclick='{script}'>Loop</button>"})
     with Browser.launch() as browser:

@@ -1,16 +1,11 @@
 """What a page shows some time after an action, in a real browser."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from agentkv_env.actions import parse
 from agentkv_env.browser import Browser
-
-if TYPE_CHECKING:
-    from conftest import Pages, Visit
-
-    from agentkv_env.page import Page
+from agentkv_env.page import Page
+from tests.env.conftest import Pages, Visit
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +17,7 @@ FADES = "const old = document.querySelector('p'); old.style.opacity = 0"
 DRAWER = "<div style='position:fixed; left:-400px; transition: left .3s'>came late</div>"
 
 
-def texts(page: "Page") -> list[str]:
+def texts(page: Page) -> list[str]:
     return [node.name for node in page.nodes]
 
 
@@ -44,12 +39,12 @@ def texts(page: "Page") -> list[str]:
     ids=["timer", "chain", "interval", "idle", "sleep", "fetch", "task"]
     + ["transition", "drawer", "frame"],
 )
-def test_what_an_action_causes_is_in_the_next_observation(visit: "Visit", html: str) -> None:
+def test_what_an_action_causes_is_in_the_next_observation(visit: Visit, html: str) -> None:
     visit.show(html, x=BUTTON % "setTimeout(show, 300)")
     assert "came late" in texts(visit.act("click [{go}]", go="Go"))
 
 
-def test_suggestions_come_for_the_second_text_too(visit: "Visit") -> None:
+def test_suggestions_come_for_the_second_text_too(visit: Visit) -> None:
     visit.show("""<input aria-label=City><p></p><script>let timer;
         const [field, list] = document.querySelectorAll("input,p"); field.oninput = () => {
         clearTimeout(timer); timer = setTimeout(() => { list.textContent = field.value + "!" },
@@ -59,7 +54,7 @@ def test_suggestions_come_for_the_second_text_too(visit: "Visit") -> None:
     assert "Rome!" in texts(visit.act("type [{f}] [Rome] [0]", f="City"))
 
 
-def test_a_page_that_moves_by_itself_holds_no_action_up(visit: "Visit") -> None:
+def test_a_page_that_moves_by_itself_holds_no_action_up(visit: Visit) -> None:
     visit.show(f"""<p id=clock></p><script>const sleep = (ms) => new Promise((done) =>
         setTimeout(done, ms)); let n = 0; const tick = () => {{ clock.textContent = n++;
         setTimeout(tick, 40) }}; tick(); setInterval(() => {{}}, 30); (async () => {{ for (;;) await
@@ -74,7 +69,7 @@ def test_a_page_that_moves_by_itself_holds_no_action_up(visit: "Visit") -> None:
 
 
 @pytest.mark.parametrize("script", ["show()", "setTimeout(show, 60000)"])
-def test_an_action_without_a_late_effect_is_not_waited_for(visit: "Visit", script: str) -> None:
+def test_an_action_without_a_late_effect_is_not_waited_for(visit: Visit, script: str) -> None:
     visit.show(BUTTON % script)
     tab = visit.session._tabs.current
     tab.begin_action()
@@ -83,7 +78,7 @@ def test_an_action_without_a_late_effect_is_not_waited_for(visit: "Visit", scrip
 
 
 def test_timers_of_a_page_that_loads_are_waited_for_only_if_it_is_not_finished(
-    visit: "Visit",
+    visit: Visit,
 ) -> None:
     bone = "<style>@keyframes k { to { opacity: 0.5 } }</style><div style='height:20px; "
     bone += "animation: k 1s infinite'></div>"
@@ -96,37 +91,40 @@ def test_timers_of_a_page_that_loads_are_waited_for_only_if_it_is_not_finished(
     assert texts(page) == ["Here"] and not page.may_change
 
 
-def test_a_text_without_end_is_read_in_between_and_may_be_waited_for(visit: "Visit") -> None:
+def test_a_text_without_end_is_read_in_between_and_may_be_waited_for(visit: Visit) -> None:
     visit.show(BUTTON % "setInterval(() => out.append('word '), 40)")
     page = visit.act("click [{go}]", go="Go")
     assert any("word word" in text for text in texts(page))
     assert page.may_change
 
 
-@pytest.mark.parametrize("frame_ms", [0, 120])
+@pytest.mark.parametrize("frame_ms", [0, pytest.param(120, marks=pytest.mark.slow)])
 def test_a_page_that_draws_frame_after_frame_may_be_waited_for(
-    visit: "Visit", frame_ms: int
+    browser: Browser, pages: Pages, frame_ms: int
 ) -> None:
     busy = f"const at = performance.now(); while (performance.now() < at + {frame_ms});"
     draw = f"const f = () => {{ out.append('.'); {busy} requestAnimationFrame(f) }}; f()"
-    visit.show(BUTTON % draw)
-    assert visit.act("click [{go}]", go="Go").may_change
-    assert visit.act("wait").may_change
-    visit.show(
-        f"<p id=out></p><p id=done></p><script>{draw}</script>"
-        "<button onclick='done.append(1)'>Go</button>"
-    )
-    visit.session.page.wait_for_function("performance.now() > 1000")  # it was seen to move
-    assert not visit.act("click [{go}]", go="Go").may_change
+    hosts = [f"shop.localhost:{pages.port}"]
+    with browser.session(hosts=hosts, timeout_s=2) as session:
+        visit = Visit(session, pages)
+        visit.show(BUTTON % draw)
+        assert visit.act("click [{go}]", go="Go").may_change
+        assert visit.act("wait").may_change
+        visit.show(
+            f"<p id=out></p><p id=done></p><script>{draw}</script>"
+            "<button onclick='done.append(1)'>Go</button>"
+        )
+        session.page.wait_for_function("performance.now() > 1000")  # it was seen to move
+        assert not visit.act("click [{go}]", go="Go").may_change
 
 
-def test_a_page_may_count_frames_before_it_answers(visit: "Visit") -> None:
+def test_a_page_may_count_frames_before_it_answers(visit: Visit) -> None:
     count = "let n = 0; const f = () => ++n < 30 ? requestAnimationFrame(f) : show(); f()"
     visit.show(BUTTON % count)
     assert "came late" in texts(visit.act("click [{go}]", go="Go"))
 
 
-def test_what_takes_longer_than_an_action_comes_by_a_wait(visit: "Visit") -> None:
+def test_what_takes_longer_than_an_action_comes_by_a_wait(visit: Visit) -> None:
     page = visit.show(BUTTON % "setTimeout(show, 2200)")
     assert not page.may_change
     page = visit.act("click [{go}]", go="Go")
@@ -135,7 +133,7 @@ def test_what_takes_longer_than_an_action_comes_by_a_wait(visit: "Visit") -> Non
     assert "came late" in texts(page) and not page.may_change
 
 
-def test_a_wait_is_of_use_where_an_action_changed_nothing_yet(visit: "Visit") -> None:
+def test_a_wait_is_of_use_where_an_action_changed_nothing_yet(visit: Visit) -> None:
     """The answer may come from elsewhere, such as from a worker."""
     source = "onmessage = () => setTimeout(() => postMessage(1), 1500)"
     visit.show(
@@ -150,7 +148,7 @@ def test_a_wait_is_of_use_where_an_action_changed_nothing_yet(visit: "Visit") ->
     assert not visit.act("click [{go}]", go="Go").may_change
 
 
-def test_a_wait_is_not_over_because_a_clock_moves(visit: "Visit") -> None:
+def test_a_wait_is_not_over_because_a_clock_moves(visit: Visit) -> None:
     visit.show("""<p id=clock></p><p id=out></p><script>let n = 0; const tick = () => {
         clock.textContent = n++; setTimeout(tick, 600) }; tick();</script>""")
     visit.session.page.wait_for_function("n > 2")
@@ -158,7 +156,7 @@ def test_a_wait_is_not_over_because_a_clock_moves(visit: "Visit") -> None:
     assert "came late" in texts(visit.act("wait"))
 
 
-def test_a_message_that_came_and_went_is_told(visit: "Visit") -> None:
+def test_a_message_that_came_and_went_is_told(visit: Visit) -> None:
     toast = "<div role=status>Saved to drafts</div>"
     visit.show(BUTTON % f"out.innerHTML = '{toast}'; setTimeout(() => out.replaceChildren(), 900)")
     page = visit.act("click [{go}]", go="Go")
@@ -166,7 +164,7 @@ def test_a_message_that_came_and_went_is_told(visit: "Visit") -> None:
     assert visit.session.observe().notices == ()
 
 
-def test_a_message_is_told_however_long_ago_the_page_was_read(visit: "Visit") -> None:
+def test_a_message_is_told_however_long_ago_the_page_was_read(visit: Visit) -> None:
     toast = "<div role=status>Saved to drafts</div>"
     visit.show(BUTTON % f"out.innerHTML = '{toast}'; setTimeout(() => out.replaceChildren(), 900)")
     whole = {"x": 0, "y": 0}
@@ -176,14 +174,14 @@ def test_a_message_is_told_however_long_ago_the_page_was_read(visit: "Visit") ->
     assert visit.session.observe().notices == ("shown for a moment: Saved to drafts",)
 
 
-def test_a_message_that_stays_is_read_where_it_is(visit: "Visit") -> None:
+def test_a_message_that_stays_is_read_where_it_is(visit: Visit) -> None:
     toast = "<div role=status>Saved to drafts</div>"
     visit.show(BUTTON % f"out.innerHTML = '{toast}'; setTimeout(() => out.replaceChildren(), 4000)")
     page = visit.act("click [{go}]", go="Go")
     assert page.notices == () and "Saved to drafts" in texts(page)
 
 
-def test_the_timers_of_a_page_work_as_without_us(visit: "Visit") -> None:
+def test_the_timers_of_a_page_work_as_without_us(visit: Visit) -> None:
     visit.show("<p>Text</p>")
     found = visit.session.page.evaluate("""async () => {
         const heard = []; const stopped = setTimeout(() => heard.push("stopped"), 10);
@@ -197,12 +195,12 @@ def test_the_timers_of_a_page_work_as_without_us(visit: "Visit") -> None:
     assert found == [[1, 2, 3], "TypeError", "setTimeout", True, []]
 
 
-def test_a_page_that_arms_countless_timers_is_read(visit: "Visit") -> None:
+def test_a_page_that_arms_countless_timers_is_read(visit: Visit) -> None:
     visit.show(BUTTON % "for (let n = 0; n < 9999; n++) setTimeout(() => n, 4 + n % 50); show()")
     assert "came late" in texts(visit.act("click [{go}]", go="Go"))
 
 
-def test_a_strict_session_waits_for_no_timer(browser: Browser, pages: "Pages") -> None:
+def test_a_strict_session_waits_for_no_timer(browser: Browser, pages: Pages) -> None:
     pages.set({"/": BUTTON % "setTimeout(show, 4000)"})
     with browser.session(hosts=[f"shop.localhost:{pages.port}"], strict=True) as session:
         session.open(pages.origin() + "/")

@@ -37,7 +37,13 @@ def target_of(page: Page, kind: Kind) -> int | None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (number % 3 > 0))
+        for number, kind in enumerate(KINDS)
+    ],
+)
 def test_a_kind_of_page_is_read_and_acted_on_as_the_table_says(visit: Visit, kind: Kind) -> None:
     others = {path.removeprefix("/"): html for path, html in kind.pages.items()}
     page = visit.show(kind.html, **others)

@@ -103,6 +103,7 @@ def test_a_sign_in_is_kept_for_later_runs(site: Site, tmp_path: Path) -> None:
     assert "GET /orders stranger" not in site.asked and "POST" not in "".join(site.asked)
 
 
+@pytest.mark.slow  # tests/agentkv/agent/test_async_session.py loads a session as well
 def test_a_session_goes_on_after_its_process_was_killed(site: Site, tmp_path: Path) -> None:
     goals = ("What does the page say?", "Who has orders?", "How many orders are open?")
     killed = start("resume.py", site.url, *goals, folder=tmp_path)

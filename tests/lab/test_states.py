@@ -190,7 +190,7 @@ def call(*arguments: str) -> Result:
         (["--policies", "full,gatd"], "unknown policy 'gatd'; known: "),
         (["--policies", "full,full"], "named twice"),
         (["--policies", "mine.toml"], "cannot read mine.toml"),
-        (["--model", "solution"], "is a script; give nano, a folder or a hub id"),
+        (["--model", "solution"], "is a script; give nano or another model"),
         (["--model", "nowhere"], "unknown model 'nowhere'"),
         (["--budget", "16", "--policies", "snapkv"], "16"),
         (["--tokens", "40000"], "32768 positions of nano"),

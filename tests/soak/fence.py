@@ -30,6 +30,8 @@ from tests.soak.part import Part, Verdict
 
 BATCH = 10
 """Number of attempts that share a page."""
+CALLER_S = 2.0
+"""Time limit of each call on a caller's page: a form that was sent off leaves the page mute."""
 
 Place = Literal["page", "alone", "iframe", "srcdoc", "data", "blob", "sandbox", "window"]
 Setup = Literal["none", "session", "caller", "idle session", "idle caller"]
@@ -387,7 +389,9 @@ class Harness:
             page = context.new_page()
             if setup != "none":
                 page.goto(self.site.origin + "/start")
-                session = stack.enter_context(Session.on(page, hosts=[self.site.host]))
+                session = stack.enter_context(
+                    Session.on(page, hosts=[self.site.host], timeout_s=CALLER_S)
+                )
         shown: set[str] = set()
         step = 1 if chosen[0].place == "alone" else BATCH
         for start in range(0, len(chosen), step):

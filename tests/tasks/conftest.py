@@ -1,10 +1,11 @@
-"""Complete rows for tests."""
+"""Complete rows and a browser for tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from agentkv_env.browser import Browser
 from agentkv_tasks.results import Row
 
 
@@ -30,3 +31,10 @@ def row() -> Callable[..., Row]:
         return Row(**{**values, **changes})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The browser of all tests, except those that launch their own."""
+    with Browser.launch() as running:
+        yield running

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from click.testing import Result
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.results import Row, read_rows
+from agentkv_tasks.run.episode_runner import EpisodeRunner
+from agentkv_tasks.run.plan import Job, Plan
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = Path(__file__).parent / "data" / "small.json"
@@ -39,6 +42,12 @@ def _invoke(out: Path, *more: str) -> Result:
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception
     return result
+
+
+def play(plan: Plan, jobs: Sequence[Job] | None = None) -> list[Row]:
+    """Play episodes in this process, without a scheduler, and return their rows."""
+    with EpisodeRunner(plan, None) as runner:
+        return [runner.run(job, lambda step: None) for job in (plan.jobs if jobs is None else jobs)]
 
 
 def start(out: Path, *more: str) -> "subprocess.Popen[str]":

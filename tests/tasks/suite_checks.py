@@ -20,6 +20,7 @@ from agentkv_tasks.run.worker import Stepped
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import Suite
 from agentkv_tasks.task import Task
+from tests.tasks.runs import play as play_here
 
 
 class NoDisplay:
@@ -39,12 +40,13 @@ class NoDisplay:
 
 def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = None) -> list[Row]:
     """Run every task of `suite` once, or the tasks with the ids `only`."""
-    workers = 2 if only is None or len(only) > 4 else 1  # a worker and its browser take seconds
     settings = RunSettings.read(
-        model=model, policies=("full",), out=out, screenshots=False, workers=workers
+        model=model, policies=("full",), out=out, screenshots=False, workers=2
     )
     plan = make_plan(settings, suite, sites={}, threads=1)
     jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]
+    if len(jobs) < 5:  # a worker takes seconds to start
+        return play_here(plan, jobs)
     with Results(out / "results.jsonl") as results:
         run_jobs(plan, results, NoDisplay(), jobs=jobs)
         return sorted(results.rows, key=lambda row: row.task_id)

@@ -25,6 +25,8 @@ def task(number: int, references: dict[str, Any], answer: str) -> dict[str, Any]
 
 
 def test_rows_hold_both_scores_and_the_run_names_the_tasks_that_differ(tmp_path: Path) -> None:
+    target = {"url": "__HOMEPAGE__/", "locator": "", "required_contents": {"must_include": [""]}}
+    opens_pages = {"eval_types": ["program_html"], "program_html": [target, target]}
     tasks = tmp_path / "own.json"
     tasks.write_text(
         json.dumps(
@@ -33,6 +35,8 @@ def test_rows_hold_both_scores_and_the_run_names_the_tasks_that_differ(tmp_path:
                 task(1, {"must_include": ["170"]}, "000000170"),
                 task(2, {"fuzzy_match": "N/A"}, "There is none."),
                 task(3, {"fuzzy_match": ["a boat"]}, "a ship"),
+                # the tabs of the first scoring are closed when the second one begins
+                {**task(4, {}, "done"), "eval": opens_pages},
             ]
         )
     )
@@ -43,18 +47,10 @@ def test_rows_hold_both_scores_and_the_run_names_the_tasks_that_differ(tmp_path:
         ("stopped", 0.0, 1.0),
         ("unjudged", None, 0.0),
         ("unjudged", None, None),
+        ("stopped", 1.0, 1.0),
     ]
-    assert [row.answer for row in rows] == ["170", "000000170", "There is none.", "a ship"]
+    assert [row.answer for row in rows] == [
+        *("170", "000000170", "There is none.", "a ship", "done")
+    ]
     said = " ".join(output.split())
     assert "mended scoring scores 2 episodes differently, of tasks 1, 2" in said
-
-
-def test_a_check_that_opens_pages_is_made_under_both_scorings(tmp_path: Path) -> None:
-    """The tabs of the first scoring are closed when the second one begins."""
-    target = {"url": "__HOMEPAGE__/", "locator": "", "required_contents": {"must_include": [""]}}
-    checked = {"eval_types": ["program_html"], "program_html": [target, target]}
-    tasks = tmp_path / "own.json"
-    tasks.write_text(json.dumps([{**task(0, {}, "done"), "eval": checked}]))
-    run(tmp_path / "out", "--tasks", str(tasks), "--model", "solution")
-    (row,) = complete_rows(tmp_path / "out")
-    assert (row.status, row.score, row.other_score) == ("stopped", 1.0, 1.0)

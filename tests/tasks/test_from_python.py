@@ -30,6 +30,26 @@ def done(folder: Path) -> Any:
     return agentkv.run(SMALL, ["full", {"name": "window"}], out=out, limit=2, **QUICK)
 
 
+@pytest.fixture(scope="module")
+def by_script(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """A script without a guard that has run a task of another world."""
+    script = folder / "script.py"
+    given = {"out": str(folder / "other"), "world_seed": 12, "limit": 1, **QUICK}
+    script.write_text(
+        "import agentkv\n"
+        f"report = agentkv.run({str(SMALL)!r}, **{given})\n"
+        "print([row.success for row in report.rows])\n"
+    )
+    path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
+    return subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 @pytest.mark.browser
 def test_a_run_returns_its_rows_and_its_report(done: Any, folder: Path) -> None:
     assert [(row.task_id, row.policy) for row in done.rows] == [
@@ -61,11 +81,11 @@ def test_a_frame_has_a_row_for_each_episode_and_a_column_for_each_field(done: An
 
 
 @pytest.mark.browser
-def test_a_report_pools_runs(done: Any, folder: Path) -> None:
-    other = agentkv.run(SMALL, out=folder / "other", world_seed=12, limit=1, **QUICK)
-    assert [row.policy for row in other.rows] == ["full"]  # a script needs no other
+def test_a_report_pools_runs(done: Any, by_script: object, folder: Path) -> None:
+    other = read_rows(folder / "other" / "results.jsonl")
+    assert [row.policy for row in other] == ["full"]  # a scripted model needs no other
     pooled = agentkv.report(folder / "one", str(folder / "other"), against=["window"])
-    assert pooled.rows == (*done.rows, *other.rows)
+    assert pooled.rows == (*done.rows, *other)
     assert pooled.path == folder / "report.html"
     assert "| window |" in pooled.markdown(against=["window"])
     alone = agentkv.report(folder / "one")
@@ -117,19 +137,7 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_script_needs_no_guard_because_workers_do_not_import_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import agentkv\n"
-        f"report = agentkv.run({str(SMALL)!r}, out={str(tmp_path / 'out')!r}, limit=1, **{QUICK})\n"
-        "print([row.success for row in report.rows])\n"
-    )
-    path = os.pathsep.join(str(REPOSITORY / room) for room in (".", "env", "kernels", "tasks"))
-    ended = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (ended.stdout, ended.returncode) == ("[True]\n", 0), ended.stderr
+def test_a_script_needs_no_guard_because_workers_do_not_import_it(
+    by_script: "subprocess.CompletedProcess[str]",
+) -> None:
+    assert (by_script.stdout, by_script.returncode) == ("[True]\n", 0), by_script.stderr

@@ -128,8 +128,8 @@ def _fresh() -> None:
 
 
 @pytest.fixture(scope="module")
-def page(origin: str) -> Iterator[Page]:
-    with Browser.launch() as browser, browser.session(hosts=["127.0.0.1:*"]) as session:
+def page(browser: Browser, origin: str) -> Iterator[Page]:
+    with browser.session(hosts=["127.0.0.1:*"]) as session:
         yield session.page
 
 

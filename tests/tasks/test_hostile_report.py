@@ -42,7 +42,7 @@ def test_no_content_of_a_page_or_a_task_runs_in_a_report(tmp_path: Path) -> None
         tasks.write_text(json.dumps([task]))
         out = tmp_path / "out"
         options = ("--tasks", str(tasks), "--screenshots", "--workers", "1", "--policies", "full")
-        output = run(out, *options, "--model", "random", "--max-steps", "3")
+        output = run(out, *options, "--model", "random", "--max-steps", "2")
     assert complete_rows(out), output
     pages = [out / "report.html", *out.glob("traces/*.html")]
     assert len(pages) == 2 and "window.hit" in pages[1].read_text()

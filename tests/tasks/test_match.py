@@ -1,4 +1,4 @@
-"""Budgets at which caches have wanted bytes in the mean."""
+"""Budgets at which caches have wanted bytes on average."""
 
 from collections.abc import Callable
 

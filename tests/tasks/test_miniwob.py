@@ -29,26 +29,27 @@ from agentkv_tasks.goal import goal_of
 from agentkv_tasks.miniwob.pages import EXTRA, LEFT_OUT, SCORED
 from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.miniwob.scripts import EXTRA_SCRIPTS, SCRIPTS
-from agentkv_tasks.results import Results, Row
 from agentkv_tasks.run.command import prepare
-from agentkv_tasks.run.plan import Job, make_plan
-from agentkv_tasks.run.scheduler import run_jobs
-from agentkv_tasks.run.worker import Stepped
+from agentkv_tasks.run.plan import make_plan
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
 from tests.sampling import sampled
+from tests.tasks.runs import play
 
 installed = pytest.mark.skipif(
     find_spec("miniwob") is None, reason="needs: pip install --no-deps miniwob==1.1.0"
 )
 SEED = 31
 SAMPLE = (
-    *("book-flight", "choose-date", "click-menu", "click-scroll-list", "copy-paste", "enter-time"),
-    *("email-inbox-delete", "guess-number", "login-user-popup", "scroll-text", "use-slider-2"),
-    *("highlight-text-2", "resize-textarea", "sign-agreement", "terminal"),
+    *("click-menu", "click-scroll-list", "copy-paste", "enter-time", "email-inbox-delete"),
+    *("guess-number", "resize-textarea", "highlight-text-2"),
 )
 """Pages whose scripts share little; the slow tests have all pages."""
+MORE = (
+    *("book-flight", "choose-date", "login-user-popup", "scroll-text", "use-slider-2"),
+    *("sign-agreement", "terminal"),
+)
 
 
 # ---- composition ----------------------------------------------------------------------------
@@ -107,12 +108,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser.launch() as browser:
-        yield browser
-
-
 class Player:
     """Opens tasks in a browser, plays and scores them."""
 
@@ -164,8 +159,9 @@ def _page(task: Task) -> str:
 
 @installed
 @pytest.mark.browser
-def test_scripts_solve_pages_of_every_kind(player: Player) -> None:
-    assert unsolved(player, SAMPLE, SEED) == []
+@pytest.mark.parametrize("pages", [SAMPLE, pytest.param(MORE, marks=pytest.mark.slow)])
+def test_scripts_solve_pages_of_every_kind(player: Player, pages: tuple[str, ...]) -> None:
+    assert unsolved(player, pages, SEED) == []
 
 
 @installed
@@ -185,7 +181,7 @@ def test_scripts_solve_all_their_pages_in_ten_other_worlds(
 @installed
 @pytest.mark.browser
 def test_stopping_at_once_solves_no_page(player: Player) -> None:
-    assert [page for page in SAMPLE[:4] if player.score(task(page), Stop("solved"))] == []
+    assert [page for page in SAMPLE[:2] if player.score(task(page), Stop("solved"))] == []
 
 
 @installed
@@ -317,21 +313,6 @@ def task_with_goal(selector: str) -> Task:
     )
 
 
-class NoDisplay:
-    """A display that ignores all events."""
-
-    def started(self, job: Job) -> None: ...
-
-    def stepped(self, job: Job, step: Stepped) -> None: ...
-    def retried(self, job: Job, row: Row) -> None: ...
-
-    def finished(self, job: Job, row: Row) -> None: ...
-
-    def preparing(self, what: str) -> None: ...
-
-    def tick(self) -> None: ...
-
-
 @installed
 @pytest.mark.browser
 def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -> None:
@@ -340,10 +321,7 @@ def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -
     )
     suite = load_suite("miniwob", world_seed=SEED)
     plan = make_plan(settings, suite, sites={}, threads=1)
-    jobs = [job for job in plan.jobs if _page(job.task) == "click-test-2"]
-    with Results(tmp_path / "results.jsonl") as results:
-        run_jobs(plan, results, NoDisplay(), jobs=jobs)
-        rows = list(results.rows)
+    rows = play(plan, [job for job in plan.jobs if _page(job.task) == "click-test-2"])
     assert [row.score for row in rows] == [1.0, 1.0]
     traces = [read_trace(tmp_path / row.trace) for row in rows]
     assert [trace.head["goal"] for trace in traces] == ["Click button ONE."] * 2

@@ -282,8 +282,11 @@ def test_an_episode_without_memory_ends_and_the_others_go_on(
     assert len(raised) == 2 and len(replies) == 4
 
 
-def test_a_worker_loads_no_torch() -> None:
-    code = "import sys, agentkv_tasks.run.worker; sys.exit('torch' in sys.modules)"
+def test_a_run_and_its_workers_load_neither_torch_nor_pandas_before_they_need_it() -> None:
+    code = (
+        "import sys, agentkv_tasks.run.command, agentkv_tasks.run.worker;"
+        "sys.exit(bool({'torch', 'pandas'} & sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -181,7 +181,7 @@ def test_a_fresh_run_overwrites_and_free_replies_count_alike(call: Call, out: Pa
 def test_equal_commands_write_equal_rows_but_for_times(
     call: Call, out: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    some = {"lengths": 400, "entries": 128, **changes}
+    some = {"lengths": 400, "depths": 50, "entries": 128, **changes}
     again = tmp_path / "again.jsonl"
     for path in (out, again):
         result = call(**some, out=path)
@@ -221,7 +221,7 @@ def test_rows_say_kind_and_numbers_and_the_table_how_many_values_were_listed(
     said = " ".join(several.output.split())
     assert "the codes of 2 of 5 names" in said and "values: percentage" in said
     assert all(len(line) <= 80 for line in several.output.splitlines()[:-3])
-    chain = call("--fresh", **some, kind="chain", hops=3)
+    chain = call("--fresh", lengths=400, depths=100, kind="chain", hops=3)
     assert chain.exit_code == 0, chain.output
     assert "a code behind 3 hops" in " ".join(chain.output.split())
     assert {row["kind_parameters"]["hops"] for row in _rows(out)} == {3}
@@ -339,7 +339,7 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "solution"}, "is a script; give nano, a folder or a hub id"),
+        ({"model": "solution"}, "is a script; give nano or another model"),
         ({"model": "nowhere"}, "unknown model 'nowhere'"),
         ({"policies": "full,gatd"}, "unknown policy 'gatd'; known: "),
         ({"policies": "full,snapkv", "budget": 16}, "16"),

@@ -57,6 +57,7 @@ def make_needle(
     return make_needle_at(template, spot)
 
 
+@pytest.mark.sample("pairs")
 @pytest.mark.parametrize("length", [1500, 4000])
 @pytest.mark.parametrize("depth", [0, 30, 100])
 def test_a_page_is_as_long_as_asked_for_and_answers_once_at_its_depth(
@@ -121,6 +122,7 @@ def test_equal_arguments_give_equal_needles_and_others_others(template: Template
     assert len({needle.goal, *others}) == 5
 
 
+@pytest.mark.sample("pairs")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("depth", [0, 40, 100])
 def test_the_first_line_stands_at_the_depth_and_the_others_at_equal_distances(
@@ -155,6 +157,7 @@ def test_several_asks_for_some_of_the_codes_of_the_page_in_an_order_of_its_own(
     assert needle.values == tuple(codes[name] for name in asked.groups())
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("hops", [1, 2, 5])
 def test_a_chain_leads_from_the_name_asked_for_to_its_code_past_another_chain(
     template: Template, hops: int
@@ -177,6 +180,7 @@ def test_a_chain_leads_from_the_name_asked_for_to_its_code_past_another_chain(
     assert len([each for each in starts if behind[each] in links]) == 2
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_page_too_short_for_its_codes_is_refused(template: Template, kind: Kind) -> None:
     spot = NeedleSpot(seed=0, number=0, length=60, depth=0, kind=kind)
@@ -188,6 +192,7 @@ def test_a_page_too_short_for_its_codes_is_refused(template: Template, kind: Kin
         assert least > 60
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("question", ["before", "after"])
 def test_a_page_with_room_for_its_codes_alone_is_made_of_them(
     template: Template, question: Question
@@ -223,7 +228,7 @@ def test_the_reply_that_quotes_the_lines_is_allowed_on_the_page_and_finds_the_ne
     backend = AutoTokenizer.from_pretrained(NANO).backend_tokenizer
     template = PlainTemplate(backend)
     grammar = Grammar(backend, end_id=min(template.end_ids))
-    for number in range(5):
+    for number in range(3):
         needle = make_needle(template, number=number, length=700, depth=50, kind=kind)
         quoted = needle.lines[-1:] if isinstance(kind, Chain) else needle.lines
         ids = template.reply(f"from {'; '.join(quoted)}\n```stop [{', '.join(needle.values)}]```")[

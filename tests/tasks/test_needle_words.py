@@ -61,7 +61,7 @@ def acts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(model: Path, out: Path, *arguments: str) -> Result:
-    sizes = ["--lengths", "400", "--depths", "50", "--needles", "2", "--device", "cpu"]
+    sizes = ["--lengths", "400", "--depths", "50", "--needles", "1", "--device", "cpu"]
     given = ["--model", str(model), "--out", str(out), *sizes, *arguments]
     return CliRunner().invoke(cli, ["bench", "needle", *given])
 

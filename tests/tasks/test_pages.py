@@ -49,12 +49,6 @@ def origin() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser.launch() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def page(browser: Browser) -> Iterator[Page]:
     with browser.session(hosts=["127.0.0.1:*"]) as session:
         yield session.page

@@ -47,6 +47,7 @@ def test_a_killed_model_is_restarted_and_the_current_episodes_are_played_again(
     assert not {"crash", "timeout"} & {row.status for row in rows}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_disturbs_only_its_own_episode(tmp_path: Path) -> None:
     process = start(tmp_path, *NANO, "--workers", "2")
     wait_for_steps(tmp_path, 1)

@@ -100,6 +100,7 @@ def test_a_killed_run_leaves_no_model_behind(tmp_path: Path) -> None:
     wait_until_gone(family)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     output = refused(tmp_path, *NANO, "--budget", "1KiB")
     assert "a budget of 1024 bytes is too small" in output and not complete_rows(tmp_path)
@@ -126,7 +127,7 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
         device="cpu",
         policies=POLICIES,
         budget=128,
-        limit=2,
+        limit=1,
         max_steps=4,
         out=tmp_path,
         ocr=False,
@@ -162,7 +163,7 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
         end = read_trace(tmp_path / row.trace).end
         assert end is not None and end["status"] == "out_of_memory"
     assert all(row.status != "out_of_memory" and row.steps for row in by_policy["window"])
-    assert failure_lines(playing.result()) == ["full: 2 out_of_memory (counted as failures)"]
+    assert failure_lines(playing.result()) == ["full: 1 out_of_memory (counted as failures)"]
 
 
 def test_a_worker_launches_another_browser_after_many_episodes(
@@ -184,7 +185,7 @@ def test_a_worker_launches_another_browser_after_many_episodes(
     def play() -> list[set[int]]:
         with EpisodeRunner(plan, None) as runner:
             browsers = []
-            for job in plan.jobs[:5]:
+            for job in plan.jobs[:3]:
                 assert runner.run(job, lambda step: None).status == "stopped"
                 browsers.append(set(browsers_of(os.getpid())) - others)
             return browsers
@@ -192,4 +193,4 @@ def test_a_worker_launches_another_browser_after_many_episodes(
     with ThreadPoolExecutor(1) as pool:
         browsers = pool.submit(play).result()
     assert all(len(each) == 1 for each in browsers)
-    assert browsers[0] == browsers[1] != browsers[2] == browsers[3] != browsers[4]
+    assert browsers[0] == browsers[1] != browsers[2]

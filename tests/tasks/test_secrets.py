@@ -54,7 +54,7 @@ class SignIn(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SignIn) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_port
         server.shutdown()
 

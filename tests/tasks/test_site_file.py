@@ -100,7 +100,7 @@ def test_an_episode_reserves_the_sites_at_a_fixed_address_that_its_task_names(
         ('"restart"', '{ get = "/a", post = "/b" }', "expected one of restart, command, get and"),
         ('"restart"', '{ get = "http://b.test/" }', 'reset.get: expected a path such as "/login"'),
         ("127.0.0.1:{port}", "an:hunter2@a.test", "sites.wiki.address: expected an address such"),
-        ('127.0.0.1:{port}/', '127.0.0.1/{port}/', "expected {port} behind the host"),
+        ('127.0.0.1:{port}/', '127.0.0.1/{port}/', "expected {port} after the host"),
         ('start = ["{python}", "serve.py", "{port}"]\n', "", "needs a `start` that serves"),
         ("127.0.0.1:{port}/", "127.0.0.1:80/", "{port} stands for a free port, which the address"),
         ('reset = "restart"', 'reset = "restart"\nread_only = true', "needs no `reset`; remove"),

@@ -46,7 +46,7 @@ def test_every_solution_succeeds_in_other_worlds(suite: str, server: Server) -> 
     unwalked: dict[str, str] = {}
     tasks = SUITES[suite].tasks(server.world)
     if suite == "vwa-long" and server.world.seed == SEEDS[0]:
-        tasks = tasks[::3]  # the slow test walks all of them in another world
+        tasks = tasks[::5]  # the slow test walks all of them in another world
     for task in tasks:
         name = f"{task.task_id} {task.intent[:60]}"
         try:

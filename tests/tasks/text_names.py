@@ -56,7 +56,7 @@ def role_of(element: Element) -> str:
 def name_of(root: Element, element: Element) -> str:
     """Return the accessible name of `element`, which has a role, on the page `root`."""
     ids = element.get("aria-labelledby").split()
-    references = [other for other in root.walk() if ids and other.get("id") in ids]
+    references = [other for other in root.walk() if other.get("id") in ids] if ids else []
     aria = " ".join(_text(other) for other in references) or _squeeze(element.get("aria-label"))
     if aria:
         return aria
@@ -133,6 +133,8 @@ def _merge_lines(parts: Iterator[Part | None]) -> Iterator[Part]:
 def _labels(root: Element, element: Element) -> list[Element]:
     label = element.closest("label")
     enclosing = [label] if label is not None and not label.has("for") else []
+    if not element.has("id"):
+        return enclosing
     referring = [
         other for other in root.walk()
         if other.tag == "label" and other.has("for") and other.get("for") == element.get("id")

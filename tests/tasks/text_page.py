@@ -35,10 +35,10 @@ class Element:
 
     def walk(self) -> Iterator["Element"]:
         """Yield this element and its descendants in document order."""
-        yield self
-        for child in self.children:
-            if isinstance(child, Element):
-                yield from child.walk()
+        left = [self]
+        while left:
+            yield (element := left.pop())
+            left += [child for child in reversed(element.children) if isinstance(child, Element)]
 
     def ancestors(self) -> Iterator["Element"]:
         """Yield the ancestors, the parent first."""

@@ -77,7 +77,7 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 
 def _linear(num_tokens: int, dtype: torch.dtype) -> Callable[[Tensor, Any], Tensor]:
-    """Return the function that applies a linear module to so many tokens."""
+    """Return the function that applies a linear module to `num_tokens` tokens."""
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if num_tokens < MANY_TOKENS or dtype != torch.float32 or not has_onednn:
         return lambda x, module: F.linear(x, module.weight, module.bias)

@@ -430,7 +430,7 @@ class Backend:
         """Quantize the entries of each segment with these numbers (n,), ascending, all dense so
         far.
 
-        They go behind the quantized ones in storage order.
+        They follow the quantized ones in storage order.
         """
         if not any(pick.shape[0] for pick in picks):
             return

@@ -302,7 +302,7 @@ class LayerStorage(Addressed):
 
 
 def max_blocks(num_entries: int) -> int:
-    """Return how many blocks of scales may serve so many entries: twice what full blocks need.
+    """Return how many blocks of scales may serve this many entries: twice what full blocks need.
 
     Merging blocks less often rounds less (our choice).
     """

@@ -36,7 +36,7 @@ class QueryWindow(Addressed):
         Args:
             first: position of the first new query of each sequence.
             columns: per sequence (n,) int64, the columns of `q` that are tokens; None: all.
-            spared: further queries to keep until `trim`, as so many may be forgotten.
+            spared: further queries to keep until `trim`, because that many may be forgotten.
         """
         q, batch, num_q, most = q.detach(), q.shape[0], q.shape[2], self.window + spared
         picks = None if columns is None else [c[-most:] for c in columns]

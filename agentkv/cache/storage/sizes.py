@@ -1,4 +1,4 @@
-"""Arithmetic behind a budget in bytes."""
+"""Arithmetic of a budget in bytes."""
 
 import math
 from dataclasses import dataclass

@@ -160,7 +160,7 @@ def _decimal_pattern(pattern: str) -> str | None:
     if found is None:
         return None
     before, places = int(found[1]), int(found[3] or 0)
-    if found[3] is None:  # so many digits in all
+    if found[3] is None:  # this many digits in all
         return rf"^[+-]?(?:[0-9]{{1,{before}}}|{'|'.join(_with_point(before))})$"
     return rf"^[+-]?{_digits(f'1,{before}', f'0,{places}', f'1,{places}')}$"
 

@@ -24,7 +24,7 @@ const HOSTS = new Set(
   ("article aside blockquote body div footer h1 h2 h3 h4 h5 h6 header main nav p section " +
     "span").split(" "));
 const MAX_HOSTS = 60; // elements of one question, ...
-const MAX_OTHERS = 20; // ... and so many of them that do not seem to have a root
+const MAX_OTHERS = 20; // ... and this many of them that do not seem to have a root
 const MAX_ASKED = 2; // questions about an element that seems to have a root; it may get one later
 
 let suspects = []; // elements of the last walk that seem to have a closed root ...

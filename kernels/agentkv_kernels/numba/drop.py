@@ -121,7 +121,7 @@ def keep_in_table(table, masks, spare):
                 first += 1
             while last > first and stays[last - 1]:
                 last -= 1
-            # entries before the dropped ones against entries behind them
+            # entries before the dropped ones against entries after them
             balance += first - (count - last)
     for segment in range(masks.shape[0]):
         if masks[segment]:

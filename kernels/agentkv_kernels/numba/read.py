@@ -49,7 +49,7 @@ def read_dense(numbers, first, out):
 
 @compiled()
 def read_dense_of(layer, like, segment, num_coded, keys, values):
-    """Write the dense entries of a segment to keys and values (W, T, D), behind the others."""
+    """Write the dense entries of a segment to keys and values (W, T, D), after the others."""
     dense, heads = dense_in(layer, like), layer[NUM_HEADS]
     for head in range(heads):
         first = first_entry(dense.extents, segment, head, heads)

@@ -40,7 +40,7 @@ class Demand:
 
     def is_shown(self, steps: Sequence[Step]) -> bool:
         """Return whether an observation contains the first words of the order. OCR may misread the
-        action behind them."""
+        action after them."""
         words = ORDER.partition(":")[0]
         return any(words in step.observation.lower().replace("%20", " ") for step in steps)
 

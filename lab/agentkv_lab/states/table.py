@@ -68,7 +68,7 @@ def figures(rows: Sequence[StateRow]) -> Iterator[Figure]:
         parts = [each for each in rows if each.label == row.label and not each.is_whole]
         points = tuple((each.first + each.num_steps, each.distance.divergence) for each in parts)
         divergences.append(
-            Series(row.label, points, number, f"{row.distance.divergence:.4f} nats in the mean")
+            Series(row.label, points, number, f"{row.distance.divergence:.4f} nats on average")
         )
     yield Figure(
         "Mean KL(full || policy) of each part of the stream.",

@@ -12,7 +12,9 @@ from agentkv_tasks.cli.options import for_people, takes
 @takes(PoliciesSettings)
 def plan(
     given: dict[str, Any],
-    model: Annotated[str, typer.Argument(help="nano, a folder or a hub id.")] = "nano",
+    model: Annotated[
+        str, typer.Argument(help="nano, smollm2, a folder, a GGUF file or a hub id.")
+    ] = "nano",
     tokens: Annotated[
         int, typer.Option(min=1, help="Tokens that an episode or a conversation reads and writes.")
     ] = 32_768,

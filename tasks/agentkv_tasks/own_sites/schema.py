@@ -238,7 +238,7 @@ class OwnSite(_SiteSchema):
         if PORT in value and (parts.scheme != "http" or value.count(PORT) > 1):
             raise ValueError('expected {port} once, as in "http://127.0.0.1:{port}"')
         if PORT in value and not re.match(r"^http://[^/:]+:\{port\}(/|$)", value):
-            raise ValueError('expected {port} behind the host, as in "http://127.0.0.1:{port}"')
+            raise ValueError('expected {port} after the host, as in "http://127.0.0.1:{port}"')
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -16,8 +16,10 @@ from agentkv_env.masking import Secrets
 from agentkv_tasks.addresses import Addresses
 from agentkv_tasks.own_sites.schema import Login, Place
 
-_STEP_S = 10.0
+STEP_S = 10.0
 """Maximum seconds of each step of a log-in; a busy machine takes longer than an action may."""
+FORM_S = 5.0
+"""Maximum seconds until a script of a page has written the form, or what a log-in shows."""
 _MAX_STATE_BYTES = 4_000_000
 
 
@@ -54,7 +56,7 @@ def sign_in(
         try:
             session.open(site + login.page)
             page = session.page
-            with browser.watchdog.limit(5 * _STEP_S):
+            with browser.watchdog.limit(5 * STEP_S):
                 _fill(page, login, site=addresses.real(site), name=name, password=password)
                 return page.context.storage_state()
         except SignInError as error:
@@ -85,7 +87,7 @@ def _fill(page: Page, login: Login, *, site: str, name: str, password: str) -> N
             ("button", login.button, "button"),
         )
     ]
-    timeout = _STEP_S * 1000
+    timeout = STEP_S * 1000
     fields[0].fill(name, timeout=timeout)
     if not _is_below(page.url, site):  # a script may have left the page since
         raise SignInError(f"the log-in page went on to {page.url}, which is not on the site")
@@ -114,7 +116,7 @@ def _find(page: Page, place: Place, *, kind: str) -> Locator:
 def _one(page: Page, place: Place, *, key: str, kind: str) -> Locator:
     found = _find(page, place, kind=kind)
     with contextlib.suppress(PlaywrightTimeout):  # a script may write the form
-        found.first.wait_for()
+        found.first.wait_for(timeout=FORM_S * 1000)
     if (number := found.count()) != 1:
         raise SignInError(
             f"login.{key}: the log-in page has {number} visible {kind}s for {place}; expected one"
@@ -152,9 +154,10 @@ def shows_log_in(
         dialogs="accept",
     ) as session:
         session.open(site)
-        with browser.watchdog.limit(2 * _STEP_S):
+        with browser.watchdog.limit(2 * STEP_S):
             try:
-                _find(session.page, login.shows, kind="text").first.wait_for()
+                shown = _find(session.page, login.shows, kind="text")
+                shown.first.wait_for(timeout=FORM_S * 1000)
             except PlaywrightTimeout:
                 return False
     return True

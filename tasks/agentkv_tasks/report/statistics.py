@@ -10,9 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _Unit = TypeVar("_Unit", bound=Hashable)
 
@@ -150,6 +151,8 @@ def bootstrap_interval(
     Args:
         weights: one per value, such as its number of episodes; None: equal weights.
     """
+    import torch  # only here: it takes seconds, and most commands compute no statistics
+
     assert values, "an interval needs at least one value"
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.tensor(values, dtype=torch.float64)
@@ -198,8 +201,10 @@ def macro_average(rates: Mapping[_Unit, Rate]) -> float:
     return sum(present) / len(present) if present else math.nan
 
 
-def ranks(values: Sequence[float]) -> torch.Tensor:
+def ranks(values: Sequence[float]) -> "torch.Tensor":
     """Return the rank of each value, from 1 up; equal values share their mean rank."""
+    import torch
+
     found = torch.tensor(values, dtype=torch.float64)
     ordered = found.sort().values
     first = torch.searchsorted(ordered, found)
@@ -209,6 +214,8 @@ def ranks(values: Sequence[float]) -> torch.Tensor:
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Return Spearman's rank correlation; NaN if either has one value only."""
+    import torch
+
     both = torch.stack([ranks(first), ranks(second)])
     centred = both - both.mean(dim=1, keepdim=True)
     norms = centred.square().sum(dim=1).prod().sqrt()
@@ -218,6 +225,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 def separation(scores: Sequence[float], are_positive: Sequence[bool]) -> float:
     """Return the probability that a positive has the larger score than a negative, equal scores
     counting one half: the area under the ROC curve; NaN without positives or without negatives."""
+    import torch
+
     positives = torch.tensor(are_positive)
     many, few = int(positives.sum()), int((~positives).sum())
     if not many or not few:
@@ -242,6 +251,8 @@ def cluster_interval(
         statistic: of the numbers of the units that were drawn, several times each perhaps.
         clusters: numbers of the units of each cluster, such as the tokens of a reply.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     picks = torch.randint(len(clusters), (num_resamples, len(clusters)), generator=generator)
     drawn = [statistic([unit for i in row for unit in clusters[i]]) for row in picks.tolist()]

@@ -92,9 +92,13 @@ def serve_model(control: Connection, log: Path, plan: Plan) -> None:
                 control.send(Compiling())
 
         with telling_of_compilation(tell):
-            for policy in plan.settings.policies:  # an impossible budget fails before the episodes
-                acting = make_acting(plan.settings, policy=policy, model=model)
+            policies = [
+                make_acting(plan.settings, policy=policy, model=model)
+                for policy in plan.settings.policies
+            ]
+            for acting in policies:  # an impossible budget fails before anything is compiled
                 acting.begin(longest)
+            for acting in policies:
                 model.warm_up(acting.new_cache())  # here, no episode's time passes
     except ValueError as error:
         control.send(LoadFailed(str(error)))

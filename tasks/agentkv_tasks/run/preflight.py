@@ -122,8 +122,8 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("model", "ok", f"the script '{name}'")
         return
     from agentkv.cache.hf.forward import COMPILED, decoding
-    from agentkv.models.find import ModelError
     from agentkv.models.load import load_model
+    from agentkv.models.refused import ModelError
 
     try:
         model = load_model(name)

@@ -9,9 +9,10 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from agentkv_env.browser import find_executable
+from agentkv_env.driver import Driver
 from tests.agentkv.agent.conftest import chat_tokenizer as chat_tokenizer
 from tests.agentkv.agent.conftest import plain_tokenizer as plain_tokenizer
 from tests.agentkv.agent.conftest import site as site
@@ -71,11 +72,11 @@ def browsergym(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def plain_browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        playwright.selectors.set_test_id_attribute("bid")
-        running = playwright.chromium.launch(executable_path=find_executable())
+    driver = Driver.acquire()  # a second one in this thread would refuse to start
+    driver.playwright.selectors.set_test_id_attribute("bid")
+    with driver.playwright.chromium.launch(executable_path=find_executable()) as running:
         yield running
-        running.close()
+    driver.release()
 
 
 @pytest.fixture

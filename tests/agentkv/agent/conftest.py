@@ -147,7 +147,7 @@ def site() -> Iterator[str]:
         yield origin.replace("127.0.0.1", "localhost")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with Browser.launch() as browser:
         yield browser

@@ -52,7 +52,11 @@ def test_an_episode_without_a_stop_has_no_answer(
     session: Session, tiny_chat_model: LocalModel
 ) -> None:
     episode = Agent(tiny_chat_model, "full", max_new_tokens=80).run(
-        session, "Which berth?", answer=Berth, max_steps=1, before_action=lambda *_: Action("wait")
+        session,
+        "Which berth?",
+        answer=Berth,
+        max_steps=1,
+        before_action=lambda *_: Action("go_forward"),
     )
     assert (episode.status, episode.answer, episode.answer_text) == ("step_limit", None, "")
 

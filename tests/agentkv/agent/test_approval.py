@@ -9,6 +9,7 @@ from agentkv.agent import Agent
 from agentkv.async_session import AsyncSession
 from agentkv.episode import REFUSED_NOTE
 from agentkv_env.actions import Action
+from agentkv_env.browser import Browser
 from agentkv_env.page import Page
 from agentkv_env.session import Session
 from tests.agentkv.agent.fixed_replies import FixedReplies
@@ -17,7 +18,7 @@ from tests.agentkv.agent.test_async_session import run_on_page
 pytestmark = pytest.mark.browser
 
 
-def test_only_what_may_change_something_is_asked_about(session: Session) -> None:
+def test_only_what_may_change_something_is_asked_about(browser: Browser, site: str) -> None:
     asked: list[tuple[str, str]] = []
 
     def approve(page: Page, action: Action) -> bool:
@@ -25,7 +26,10 @@ def test_only_what_may_change_something_is_asked_about(session: Session) -> None
         return True
 
     model = FixedReplies(["scroll [down]", "click [link: Boats]", "go_back", "wait", "stop [42]"])
-    episode = Agent(model).run(session, "goal", approve=approve)
+    hosts = [site.removeprefix("http://")]
+    with browser.session(hosts=hosts, timeout_s=1.5) as session:  # nothing comes by the wait
+        session.open(site + "/")
+        episode = Agent(model).run(session, "goal", approve=approve)
     assert asked == [("Home", "click")]
     assert [step.action.split()[0] for step in episode.steps][1:] == [
         "click",

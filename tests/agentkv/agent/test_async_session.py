@@ -145,12 +145,14 @@ def test_a_hook_that_waits_ends_with_its_cancelled_call(site: str) -> None:
     run_on_page(site + "/", test)
 
 
-def test_a_page_with_hundreds_of_requests_is_read(site: str) -> None:
+@pytest.mark.parametrize("num_requests", [150, pytest.param(600, marks=pytest.mark.slow)])
+def test_a_page_with_hundreds_of_requests_is_read(site: str, num_requests: int) -> None:
     async def test(page: AsyncPage) -> None:
         async with AsyncSession(Agent(Solution(["click [button: Load]", "stop []"])), page) as ours:
             await page.evaluate(
                 "document.body.innerHTML = '<button>Load</button>';"
-                "document.querySelector('button').onclick = () => { for (let i = 0; i < 600; i++)"
+                "document.querySelector('button').onclick = () => {"
+                f" for (let i = 0; i < {num_requests}; i++)"
                 " document.body.append(Object.assign(new Image(), {src: `/none?${i}`})); }"
             )
             assert (await ours.do("goal")).status == "stopped"

@@ -14,10 +14,10 @@ import agentkv
 from agentkv.agent import Agent
 from agentkv.dialog.reply import notes_in
 from agentkv.models.batch import Batch
-from agentkv.models.find import ModelError
 from agentkv.models.load import load_model, local_model
 from agentkv.models.local import LocalConversation, LocalModel
 from agentkv.models.model import ContextLimit
+from agentkv.models.refused import ModelError
 from agentkv.models.rules import FreeRule, ThinkingRule
 from agentkv_env.actions import ActionError, extract, parse
 from agentkv_env.page import Box, Node, Page

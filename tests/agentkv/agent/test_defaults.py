@@ -9,6 +9,7 @@ import agentkv
 from agentkv.cache.budget import Share, parse_budget
 from agentkv.defaults import BUDGET, CHUNK
 from agentkv.models.find import NANO, default_cache_dtype
+from tests.own_thread import in_own_thread
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +77,14 @@ def test_the_default_dtype_is_the_checkpoints_if_it_has_16_bits(tmp_path, config
 
 @pytest.mark.browser
 def test_an_agent_needs_only_a_model_and_acts_on_a_page_of_agentkv_browser(nano):
-    with agentkv.browser() as page:
-        page.set_content("<title>Bees</title><h1>Bees</h1><p>Bees make honey.</p>")
-        episode = agentkv.Agent(nano).run(page, "What do bees make?", max_steps=1)
-        assert not page.is_closed()
-    assert len(episode.steps) == 1
+    def act():
+        with agentkv.browser() as page:
+            page.set_content("<title>Bees</title><h1>Bees</h1><p>Bees make honey.</p>")
+            episode = agentkv.Agent(nano).run(page, "What do bees make?", max_steps=1)
+            assert not page.is_closed()
+        assert len(episode.steps) == 1
+
+    in_own_thread(act)
 
 
 def test_loading_a_model_writes_nothing_and_leaves_the_bars_of_transformers_as_they_were(capfd):

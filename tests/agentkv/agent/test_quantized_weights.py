@@ -7,8 +7,8 @@ import torch
 from transformers import BitsAndBytesConfig, DynamicCache, QuantoConfig
 
 import agentkv
-from agentkv.models.find import ModelError
 from agentkv.models.load import load_model
+from agentkv.models.refused import ModelError
 from agentkv_env.page import Page
 
 # for int4 the library compiles C++ at its first use, which takes longer than all tests of a folder

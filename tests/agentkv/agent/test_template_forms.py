@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.messages import Chat, MessageTemplate, TemplateError
-from agentkv.models.find import ModelError
 from agentkv.models.load import load_model, local_model
 from agentkv.models.local import LocalModel
+from agentkv.models.refused import ModelError
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerFast]
 

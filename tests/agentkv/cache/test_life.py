@@ -31,7 +31,8 @@ from tests.agentkv.cache.policies_under_test import CASES
 
 VOCAB = 96
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
-FEW = settings(max_examples=8, stateful_step_count=14)
+# a life takes half a second, most examples of other tests some milliseconds
+FEW = settings(max_examples=settings.default.max_examples // 12, stateful_step_count=14)
 # a stored format spares it the judge of logits, which knows no second pass
 LOOKING = replace(
     CASES["lookback"],

@@ -1,29 +1,40 @@
-"""What `agentkv serve` prints for people, from its start to Ctrl-C."""
+"""What `agentkv serve` prints for people, from its start to Ctrl-C, and what stays of it."""
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 from tests.agentkv.serve.conftest import free_port
+from tests.agentkv.serve.test_kill import WORDS, ask, client_for, command_for, next_server
 from tests.agentkv.serve.test_kill import folder as folder
 
 
-def test_the_server_says_which_model_it_serves_and_how_it_ended(
+def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
     folder: Path, tmp_path: Path
 ) -> None:
-    port, store = free_port(), tmp_path / "store"
-    command = [sys.executable, "-m", "agentkv", "serve", "--model", str(folder), "--device", "cpu"]
-    command += ["--port", str(port), "--store", str(store), "--policies", "window"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    port, store, name = free_port(), tmp_path / "store", folder.name
+    messages: list[Any] = [{"role": "user", "content": WORDS}]
+    with (
+        subprocess.Popen(
+            command_for(folder, store, port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        client_for(port) as client,
+    ):
         assert process.stdout is not None and process.stderr is not None
         first, second = process.stdout.readline(), process.stdout.readline()
+        answer = ask(client, messages, model=name, prompt_cache_key="mine")
         process.send_signal(signal.SIGINT)
         errors = process.stderr.read()
-    name = folder.name
     assert f"serving model {name} ({folder}) at http://127.0.0.1:{port}/v1, with window" in first
     assert second.strip() == f"Press Ctrl-C to stop; sessions stay in {store}."
     assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert process.returncode == 130
+    messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+    messages.append({"role": "user", "content": "more"})
+    with next_server(folder, store, name) as client:
+        again = ask(client, messages, model=name, prompt_cache_key="mine")
+        assert again.usage.prompt_tokens_details.cached_tokens > 60

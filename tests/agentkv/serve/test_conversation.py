@@ -54,6 +54,7 @@ def new_ids(served: Served, messages: list[dict[str, Any]], replies: list[list[i
     return [*ids, *encode(after, add_special_tokens=False)["input_ids"]]
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("policy", ["window", "lookback-int8", "full"])
 @pytest.mark.parametrize("template", [CHATML, REWRITING], ids=["append-only", "rewriting"])
 def test_forty_turns_read_only_what_is_new_and_say_what_a_cache_fed_by_hand_says(
@@ -115,12 +116,11 @@ def test_sixteen_sessions_in_memory_for_eight_say_what_each_says_alone(
 ) -> None:
     names = [f"guest {i}" for i in range(16)]
     local = chat_model(CHATML)
-    alone = {}
-    for name in names:
-        with serving(local, policies=("window",)) as served:
-            alone[name] = talk(served, name, 4)
-            served.idle()
-            nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+    with serving(local, policies=("window",)) as served:
+        alone = {name: talk(served, name, 4) for name in names}
+        served.idle()
+        assert served.engine.sessions.num_spills == 0
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
     with serving(local, policies=("window",), memory=f"{8 * nbytes}B", snapshots=0) as served:
         with ThreadPoolExecutor(16) as pool:
             together = dict(

@@ -33,7 +33,7 @@ BLOCKS = {"f16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18)}
 AT_ONCE = 512
 """Tokens that llama.cpp computes at once, its own default."""
 CELLS = 256
-"""llama.cpp pads its contexts to a multiple of so many tokens."""
+"""llama.cpp pads its contexts to a multiple of this many tokens."""
 
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _SILENT = _LOG(lambda level, text, data: None)

@@ -10,7 +10,7 @@ from torch import Tensor
 BLOCK = 32
 """Numbers with one scale."""
 ROTATED = 64
-"""llama.cpp rotates heads of a multiple of so many numbers."""
+"""llama.cpp rotates heads of a multiple of this many numbers."""
 
 
 def stored(

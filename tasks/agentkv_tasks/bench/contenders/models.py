@@ -18,7 +18,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agentkv.models.find import ModelError, find_model
+from agentkv.models.find import find_model, loadable
+from agentkv.models.refused import ModelError
 
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
@@ -143,7 +144,7 @@ def load(name: str, device: torch.device, dtype: str) -> LoadedModel:
     Raises:
         ModelError: the model does not exist or is incomplete.
     """
-    source = find_model(name)
+    source = loadable(find_model(name))
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = _FROM.from_pretrained(

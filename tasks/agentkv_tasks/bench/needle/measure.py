@@ -211,7 +211,7 @@ def _check_openings(bench: NeedleBench, acting: Mapping[str, "ActingModel"]) -> 
 
 
 def _what_fits(bench: NeedleBench, local: "LocalModel", label: str, num_pinned: int) -> str:
-    """Return the option with the least budget of a power of two that holds so many pinned tokens,
+    """Return the option with the least budget of a power of two that holds the pinned tokens,
     among those up to the longest page."""
     [chosen] = [each for each in bench.settings.policies if each.row_name == label]
     entries = 1 << num_pinned.bit_length()

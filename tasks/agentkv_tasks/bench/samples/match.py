@@ -1,4 +1,4 @@
-"""Find the budget at which a policy's cache has the wanted bytes in the mean.
+"""Find the budget at which a policy's cache has the wanted bytes on average.
 
 A budget bounds a cache. A policy that keeps less while the model is sure has fewer bytes in the
 mean than a window with the same budget, and may have a larger budget at equal means.
@@ -32,7 +32,7 @@ def matched_budget(mean_bytes: Callable[[int], float], target: float, label: str
         budget = _next(tried, target)
     nearest = min(tried.values(), key=lambda mean: abs(mean - target))
     raise BenchError(
-        f"{label}: no budget found with {target:,.0f} bytes in the mean, within "
+        f"{label}: no budget found with {target:,.0f} bytes on average, within "
         f"{100 * TOLERANCE:.0f} %; the nearest has {nearest:,.0f}. Leave --match mean out, or give "
         "other --entries"
     )

@@ -1,7 +1,7 @@
 """Measure policies on the samples of one stream at matched bytes.
 
-Every policy reads the same samples. Policies with a budget get the bytes of a window of so many
-entries, so that none wins by storing more.
+Every policy reads the same samples. Policies with a budget get the bytes of a window of a
+given number of entries, so that none wins by storing more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ class SampleBench(ModelBenchSettings):
     entries: int
     """Entries of the window that sets the bytes."""
     match: Match = "budget"
-    """What is equal: the bytes of the budgets, or of the caches in the mean over the tokens of the
+    """What is equal: the bytes of the budgets, or of the caches averaged over the tokens of the
     continuations."""
     text: Path | None = None
     """File to read instead of the world."""
@@ -197,7 +197,7 @@ class _Caches:
         return make_acting(settings, policy=chosen, model=self.local).new_cache
 
     def matched(self, label: str, samples: Sequence[Sequence[int]], seen: int) -> int:
-        """Return the budget at which a policy has the bytes of the window in the mean.
+        """Return the budget at which a policy has the bytes of the window on average.
 
         Raises:
             BenchError: none was found.
