@@ -15,6 +15,7 @@ from agentkv.build import budget_for, make_policy
 from agentkv.cache.budget import AMPLE, Allowance, Bytes, parse_budget
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.families import UnsupportedModel, describe
+from agentkv.cache.hf.layer_kinds import state_nbytes
 from agentkv.cache.numbering import why_limited
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
@@ -151,6 +152,10 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     if dtype == "auto":
         dtype = None if _computes_on_cuda(settings.device) else "float32"
     own_dtype = str(getattr(config, "dtype", None) or torch.float32).removeprefix("torch.")
+    hybrid = geometry.hybrid
+    if hybrid is not None:
+        nbytes = state_nbytes(model.to(getattr(torch, dtype or own_dtype)))
+        geometry = replace(geometry, hybrid=replace(hybrid, state_nbytes=nbytes))
     stored: str = settings.cache_dtype
     if stored == "auto":
         stored = default_cache_dtype(settings.model)
@@ -279,7 +284,8 @@ def plan_cache(
     def by_layer(num_entries: int) -> list[int]:
         return bytes_by_layer(fitted, geometry, num_entries, num_seen=num_tokens)
 
-    resting = sum(by_layer(held))
+    states = 0 if geometry.hybrid is None else geometry.hybrid.state_nbytes
+    resting = sum(by_layer(held)) + states
     layouts = [
         layout_for(
             layer,

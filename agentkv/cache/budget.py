@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
+from agentkv.cache.recurrent import require_policy
 from agentkv.cache.spans import NO_PINS, Pins
 from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.defaults import BUDGET
@@ -88,10 +89,11 @@ class Allowance:
         budget: as `parse_budget` returned it; `batch` sequences share bytes.
 
     Raises:
-        PolicyError: the policy does not fit into the budget.
+        PolicyError: the policy does not fit into the budget, or the model rules it out.
     """
 
     def __init__(self, policy: Policy, budget: Budget, geometry: Geometry, batch: int = 1) -> None:
+        require_policy(policy, geometry)
         self.policy = policy
         self.batch = batch
         """Sequences that share bytes."""
@@ -203,6 +205,12 @@ def _least_rows(policy: Policy, leading: int = 0, pinned: int = 0) -> int:
 
 def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -> int:
     """Return how many entries per layer and head fit into `num_bytes`. Raises PolicyError."""
+    if geometry.recurrent_layers:
+        raise PolicyError(
+            "a budget in bytes counts the whole cache, and the recurrent states of "
+            f"{geometry.family} have a size that only its first forward shows; give the budget in "
+            "tokens or as a share"
+        )
     low = _least_rows(policy)
     if not policy.gate.bounded:
         raise PolicyError(

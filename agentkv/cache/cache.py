@@ -17,15 +17,22 @@ from transformers import PreTrainedModel
 from agentkv.cache.budget import Budget, Bytes, default_budget, parse_budget
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.saved import load, save
-from agentkv.cache.checkpoint.snapshot import NOT_PICKLED, Snapshot, entries_of, fill, state_of
+from agentkv.cache.checkpoint.snapshot import (
+    NOT_PICKLED,
+    Snapshot,
+    entries_of,
+    fill,
+    recurrent_of,
+    state_of,
+)
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.eviction.turns import Turns
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import (
     Handle,
-    TransformersLayer,
     WithoutGradient,
+    decoder_layers,
     outside_compile,
 )
 from agentkv.cache.hf.families import describe
@@ -37,6 +44,7 @@ from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited, why_refused
 from agentkv.cache.progress import ForwardGuard
+from agentkv.cache.recurrent import WHY_NOT_BACK, RecurrentLayer, misplaced_padding
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -121,6 +129,8 @@ class Cache(HookedCache):
         """Where the cold tier is."""
         meters = (self.meter, self.cold_meter, self.index_meter)
         self.evictor = Evictor(policy, budget, geometry, *meters, cold_memory, dtype)
+        self.recurrent = {i: RecurrentLayer(self.meter) for i in geometry.recurrent_layers}
+        """Recurrent states by decoder layer; empty for most models."""
         self.progress = ForwardGuard()
         self.may_look_back = True
         """False keeps tokens from looking back, whatever the policy says: set it while the next
@@ -130,7 +140,7 @@ class Cache(HookedCache):
         self._model, self._modules = model, modules
         self._has_gate = self._in_chunks = False
         self._begin_stream()
-        super().__init__(layers=[TransformersLayer(layer) for layer in self.evictor.layers])
+        super().__init__(layers=decoder_layers(self.evictor.layers, geometry.hybrid))
 
     def _begin_stream(self) -> None:
         """Have been fed nothing."""
@@ -227,7 +237,7 @@ class Cache(HookedCache):
 
     @property
     def cache_layers(self) -> list[CacheLayer]:
-        """The layers with their storage."""
+        """The layers that attend, with their storage."""
         return self.evictor.layers
 
     @property
@@ -260,9 +270,14 @@ class Cache(HookedCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics
-        and the window of queries. A cold tier is counted apart."""
-        return sum(layer.nbytes for layer in self.cache_layers)
+        """Bytes of all storage, read from the storage: keys, values, scales, positions, statistics,
+        the window of queries and recurrent states. A cold tier is counted apart."""
+        return sum(layer.nbytes for layer in self.cache_layers) + self.recurrent_nbytes
+
+    @property
+    def recurrent_nbytes(self) -> int:
+        """Bytes of recurrent states, which no budget bounds."""
+        return sum(layer.nbytes for layer in self.recurrent.values())
 
     @property
     def cold_nbytes(self) -> int:
@@ -285,6 +300,8 @@ class Cache(HookedCache):
 
     def kept(self, layer: int) -> list[list[Tensor]]:
         """Return the original positions that `layer` still stores, per sequence and KV head.
+
+        Layers that do not attend are not numbered.
 
         Positions are int64 and ascend; they count the sequence's own tokens from 0, without
         padding.
@@ -417,8 +434,9 @@ class Cache(HookedCache):
         All other tokens keep their positions.
 
         Raises:
-            Misuse: a ValueError; the tokens were not seen.
+            Misuse: a ValueError; the tokens were not seen, or a recurrent state holds them.
         """
+        self._require_no_states("drop tokens")
         found = self._find(span, sequence)
         self._require_rest()
         with self.progress.changing():
@@ -736,6 +754,11 @@ class Cache(HookedCache):
         self.evictor.require_room(num_tokens)
 
     def begin(self, num_tokens: int, is_token: Tensor | None) -> None:
+        if self.recurrent and is_token is not None:
+            fed = self.cache_layers[0].fed or [0] * is_token.shape[0]
+            why = misplaced_padding(is_token, fed)
+            if why is not None:
+                raise Misuse(why)
         self.progress.begin()
         self._new_confidences, self._is_token = None, is_token
         try:
@@ -750,6 +773,8 @@ class Cache(HookedCache):
         except BaseException:
             self.progress.leave()
             raise
+        # the first decoder layer may change its recurrent state before any layer attends
+        self.progress.has_changed = self.progress.has_changed or bool(self.recurrent)
 
     def leave(self) -> None:
         self.progress.leave()
@@ -792,12 +817,17 @@ class Cache(HookedCache):
     ) -> Any:
         if layer_idx >= len(self.layers):
             raise Misuse("this cache was made for another model, with fewer layers")
+        if self.geometry.hybrid is not None:
+            layer_idx = self.geometry.hybrid.attending.index(layer_idx)
         shape = self.geometry.layers[layer_idx]
         batch, heads, _, head_dim = key_states.shape
         if (heads, head_dim) != (shape.num_heads, shape.head_dim):
             raise Misuse("this cache was made for another model, with other heads")
         self._check_batch(batch)
         return super().update(key_states, value_states, layer_idx)
+
+    def recurrent_layer(self, layer_idx: int) -> RecurrentLayer:
+        return self.recurrent[layer_idx]
 
     def attend(
         self,
@@ -912,6 +942,8 @@ class Cache(HookedCache):
                 self.evictor.shrink()
             for layer in self.cache_layers:
                 layer.reorder(index)
+            for states in self.recurrent.values():
+                states.reorder(index)
             self.evictor.spans.reorder(index)
             self.token_ids.reorder(index)
             self._new_confidences, self._newest = None, None
@@ -929,7 +961,7 @@ class Cache(HookedCache):
     @property
     def is_croppable(self) -> bool:
         policy = self.policy
-        keeps_all = not policy.gate.evicts and not any(self.is_sliding)
+        keeps_all = not policy.gate.evicts and not any(self.is_sliding) and not self.recurrent
         return keeps_all and policy.precision.format is None and not policy.scorer.window
 
     def activate_past_recording(self) -> None:
@@ -940,8 +972,10 @@ class Cache(HookedCache):
         forward that `crop` does not follow, and with `feed`.
 
         Raises:
-            Misuse: a ValueError; assisted decoding cannot go with the policy or its gate.
+            Misuse: a ValueError; assisted decoding cannot go with the policy or its gate, or with
+                recurrent states.
         """
+        self._require_no_states("take back the drafts of assisted decoding")
         self._require_rest()
         why = why_no_drafts(self.policy, has_gate=self._has_gate)
         if why is not None:
@@ -963,12 +997,13 @@ class Cache(HookedCache):
                 all tokens to keep (transformers 4.57).
 
         Raises:
-            Misuse: a ValueError; entries have left since, which would be missing, or fewer tokens
-                were seen. Nothing has changed.
+            Misuse: a ValueError; entries have left since, which would be missing, fewer tokens were
+                seen, or a recurrent state holds them. Nothing has changed.
         """
         self.progress.require_rest()
         count = num_to_forget(tokens_to_remove, self.seen)
         if count:
+            self._require_no_states(f"forget its newest {count} tokens")
             require_held(self.cache_layers, self.numberings, self.policy, count)
         if not count and not self._num_waiting:
             return
@@ -999,6 +1034,10 @@ class Cache(HookedCache):
         if num_new:
             self.evictor.after_forward(num_new)
 
+    def _require_no_states(self, what: str) -> None:
+        if self.recurrent:
+            raise Misuse(f"this cache cannot {what}: {WHY_NOT_BACK}")
+
     def _require_rest(self) -> None:
         """Raise Misuse unless the cache is between forwards, and let no eviction wait."""
         self.progress.require_rest()
@@ -1014,6 +1053,8 @@ class Cache(HookedCache):
         """
         self.progress.clear()
         self.evictor.reset()
+        for layer in self.recurrent.values():
+            layer.reset()
         for meter in (self.meter, self.cold_meter, self.index_meter):
             meter.live = 0  # a forward that did not end may have left bytes uncounted
         self._begin_stream()
@@ -1030,7 +1071,7 @@ class Cache(HookedCache):
         """
         self._require_rest()
         ids, entries = self.token_ids.all(), tuple(entries_of(self))
-        return Snapshot(state_of(self), entries, ids, self.origin)
+        return Snapshot(state_of(self), entries, recurrent_of(self), ids, self.origin)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to the state of `snapshot`, any number of times, in copies of the cache too.
@@ -1046,7 +1087,7 @@ class Cache(HookedCache):
                 "this is no snapshot of this cache; restore it in the cache it was taken of, or "
                 "carry a cache over with `save` and `Cache.load`"
             )
-        fill(self, snapshot.state, snapshot.layers, snapshot.ids)
+        fill(self, snapshot.state, snapshot.layers, snapshot.recurrent, snapshot.ids)
         if isinstance(self.policy.allocator, Learner):
             self.policy.allocator.load_state(snapshot.state.learned)
 
@@ -1077,7 +1118,7 @@ class Cache(HookedCache):
         own = (self.budget, self.prefill, self.chunk, self.dtype, self.cold_memory)
         twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
-        fill(twin, state_of(self), entries_of(self), self.token_ids.all())
+        fill(twin, state_of(self), entries_of(self), recurrent_of(self), self.token_ids.all())
         twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
         for name, value in vars(self).items():
             if name not in vars(twin):  # attributes that the cache's owner has set

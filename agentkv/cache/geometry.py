@@ -30,17 +30,40 @@ class LayerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Hybrid:
+    """Decoder layers of a model that does not attend in each."""
+
+    num_layers: int
+    """All decoder layers."""
+    attending: tuple[int, ...]
+    """Those that attend, in ascending order."""
+    recurrent: tuple[int, ...]
+    """Those that keep a recurrent state: linear attention, a short convolution or a state space. A
+    layer may attend as well."""
+    state_nbytes: int = 0
+    """Bytes of the states of one sequence, if they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """Shape of a model."""
 
     family: str
     layers: tuple[LayerShape, ...]
+    """Layers that attend. The cache, its policy and its budget count these alone."""
     num_q_heads: int
     dtype: torch.dtype
     max_positions: int | None
     """Positions that the model was made for; None if it names no number."""
     why_not_turned: str | None = None
     """Why stored keys of a layer cannot be turned to other positions; None if they can."""
+    hybrid: Hybrid | None = None
+    """Where these layers are among the decoder layers; None for a model that attends in each."""
+
+    @property
+    def recurrent_layers(self) -> tuple[int, ...]:
+        """Decoder layers that keep a recurrent state; empty for most models."""
+        return () if self.hybrid is None else self.hybrid.recurrent
 
     @property
     def policy_layers(self) -> tuple[int, ...]:

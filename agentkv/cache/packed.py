@@ -3,6 +3,9 @@
 Everything but attention runs on all tokens at once; in attention, each cache serves its own. No
 token is padding, whatever the lengths.
 
+A recurrent layer would take the packed tokens for one sequence. Caches with recurrent states share
+a forward only to decode: each sequence is then a row with one token, as in any batch.
+
 Shapes: B_i sequences in cache i, B of all caches together, n_i new tokens of each sequence.
 """
 
@@ -20,17 +23,22 @@ from agentkv.cache.hf.compat import Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
+from agentkv.cache.recurrent import RecurrentLayer
 from agentkv.policies.policy import Policy
 
 T = TypeVar("T")
 
 
-def can_share(cache: Cache, num_tokens: int) -> bool:
-    """Return whether `num_tokens` new tokens of `cache` may share a forward.
-
-    They always may, unless the policy learns from contexts, which must be read alone.
-    """
-    return num_tokens == 1 or not cache.policy.allocator.learns
+def why_alone(cache: Cache, num_tokens: int) -> str | None:
+    """Return why `num_tokens` new tokens of `cache` cannot share a forward; None if they can."""
+    if cache.recurrent and (num_tokens > 1 or not cache.seen):
+        return (
+            "a model with recurrent states reads several tokens, or a first one, of one cache at a "
+            "time"
+        )
+    if num_tokens > 1 and cache.policy.allocator.learns:
+        return f"{cache.policy.name} learns from each context and must read it alone"
+    return None
 
 
 class PackedForward(HookedCache):
@@ -58,10 +66,10 @@ class PackedForward(HookedCache):
         for cache, new in zip(caches, ids, strict=True):
             if new.dim() != 2 or not new.numel():
                 raise Misuse(f"tokens must be (sequences, at least 1); found {tuple(new.shape)}")
-            if len(caches) > 1 and not can_share(cache, new.shape[1]):
+            why = why_alone(cache, new.shape[1]) if len(caches) > 1 else None
+            if why is not None:
                 raise Misuse(
-                    f"{cache.policy.name} learns from each context and must read it alone; "
-                    f"found {new.shape[1]} tokens for it among others: use cache.feed"
+                    f"{why}; found {new.shape[1]} tokens for it among others: use cache.feed"
                 )
             cache.check_input(model.base_model, *new.shape)
         super().__init__(layers=caches[0].layers)
@@ -72,6 +80,10 @@ class PackedForward(HookedCache):
         ends = list(accumulate((new.shape[0] for new in ids), initial=0))
         self.rows = [slice(*ends) for ends in pairwise(ends)]
         """Per cache: its rows of the logits."""
+        self._recurrent: dict[int, RecurrentLayer] = {}
+        """By decoder layer, recurrent states of all caches during the forward."""
+        self._has_rows = bool(caches[0].recurrent)
+        """True if each sequence is a row with one token; False if all tokens are one row."""
         self.errors: list[Exception | None] = [None] * len(caches)
         """Per cache, the error that broke it alone; it must be restored or reset."""
 
@@ -90,15 +102,15 @@ class PackedForward(HookedCache):
                 ).logits
             return alone[:, -1]
         device = self._ids[0].device
-        packed = torch.cat([new.reshape(-1).to(device) for new in self._ids])
+        packed = torch.cat([new.reshape(-1).to(device) for new in self._ids])[None]
         last = list(accumulate(new.shape[1] for new in self._ids for _ in range(new.shape[0])))
         logits: Tensor = self._model(
-            input_ids=packed[None],
+            input_ids=packed.T if self._has_rows else packed,
             past_key_values=self,
             use_cache=True,
-            logits_to_keep=torch.tensor(last, device=device) - 1,
+            logits_to_keep=1 if self._has_rows else torch.tensor(last, device=device) - 1,
         ).logits
-        return self._look_back_each(logits[0])
+        return self._look_back_each(logits[:, 0] if self._has_rows else logits[0])
 
     def _look_back_each(self, logits: Tensor) -> Tensor:
         """Return the logits (B, V) that count once every cache may have looked back."""
@@ -148,7 +160,8 @@ class PackedForward(HookedCache):
     # ---- what transformers and the hooks call
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
-        if (batch, num_tokens) != (1, self._parts[-1].stop):
+        shape = (num_tokens, batch) if self._has_rows else (batch, num_tokens)
+        if shape != (1, self._parts[-1].stop):
             raise Misuse("caches in a packed forward are fed by its `read`, not by the model")
         for cache, new in zip(self._caches, self._ids, strict=True):
             cache.check_input(module, *new.shape)
@@ -170,8 +183,8 @@ class PackedForward(HookedCache):
             cache.leave()
 
     def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
-        """Return (1, all tokens)."""
-        return torch.tensor(
+        """Return (1, all tokens), or (all tokens, 1) if each is a row."""
+        places = torch.tensor(
             [
                 [
                     position
@@ -181,11 +194,18 @@ class PackedForward(HookedCache):
                 ]
             ]
         )
+        return places.T if self._has_rows else places
 
     def note_ids(self, ids: Tensor | None) -> None:
         assert ids is not None
         for cache, new, part in zip(self._caches, self._ids, self._parts, strict=True):
-            cache.note_ids(ids[0, part].view(new.shape))
+            cache.note_ids(ids.reshape(-1)[part].view(new.shape))
+
+    def recurrent_layer(self, layer_idx: int) -> RecurrentLayer:
+        if layer_idx not in self._recurrent:
+            own = [cache.recurrent[layer_idx] for cache in self._caches]
+            self._recurrent[layer_idx] = RecurrentLayer.joined(own)
+        return self._recurrent[layer_idx]
 
     def attend(
         self,
@@ -196,11 +216,16 @@ class PackedForward(HookedCache):
         scale: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Call `attend` of each cache on its own tokens: (1, all tokens, query heads, D)."""
+        """Call `attend` of each cache on its own tokens: (1, all tokens, query heads, D), or (all
+        tokens, 1, query heads, D) if each is a row."""
         assert mask is None, "a packed forward has no padding"
+        packed = [
+            x.transpose(0, 2) if self._has_rows else x for x in (query, handle.keys, handle.values)
+        ]
+        query = packed[0]
         output = query.new_zeros(query.shape[2], query.shape[1], query.shape[3])
         for i, part in enumerate(self._parts):
-            q, keys, values = (self._of(i, x) for x in (query, handle.keys, handle.values))
+            q, keys, values = (self._of(i, x) for x in packed)
 
             def attend(
                 cache: Cache, q: Tensor = q, keys: Tensor = keys, values: Tensor = values
@@ -212,7 +237,7 @@ class PackedForward(HookedCache):
             out = self._guarded(i, attend)
             if out is not None:
                 output[part] = out.reshape(-1, *output.shape[1:])
-        return output[None]
+        return output[:, None] if self._has_rows else output[None]
 
     def can_step(self, num_columns: int) -> bool:
         return all(
@@ -231,7 +256,12 @@ class PackedForward(HookedCache):
 
     def finish(self) -> None:
         for i in range(len(self._caches)):
-            self._guarded(i, Cache.finish)
+            self._guarded(i, partial(self._finish_one, rows=self.rows[i]))
+
+    def _finish_one(self, cache: Cache, rows: slice) -> None:
+        for layer_idx, joined in self._recurrent.items():
+            cache.recurrent[layer_idx].take(joined, rows)
+        cache.finish()
 
     def _of(self, i: int, x: Tensor) -> Tensor:
         """Return cache i's part (B_i, H, n_i, D) of (1, H, all tokens, D)."""

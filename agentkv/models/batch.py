@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentkv.cache.packed import PackedForward, can_share
+from agentkv.cache.packed import PackedForward, why_alone
 from agentkv.models.generation import Generation
 from agentkv.models.sampling import LogProbability, log_probability, sample
 
@@ -73,12 +73,12 @@ class Batch:
             if not num_tokens or (num_tokens > LONG_CHUNK and has_long):
                 continue
             has_long = has_long or num_tokens > LONG_CHUNK
-            if num_tokens == 1:
-                single.append(generation)
-            elif can_share(generation.cache, num_tokens):
-                several.append(generation)
-            else:
+            if why_alone(generation.cache, num_tokens) is not None:
                 forwards.append([generation])
+            elif num_tokens == 1:
+                single.append(generation)
+            else:
+                several.append(generation)
         return [members for members in forwards if members]
 
     def _forward(self, members: list[Generation]) -> None:

@@ -107,7 +107,8 @@ class LocalModel:
         Raises:
             SettingsError: a ValueError; an unknown setting, or a value that it cannot have.
             ValueError: an unknown policy, a budget that the policy cannot keep, `last_pages` with
-                observations that refer to earlier pages, or a model that cannot think.
+                observations that refer to earlier pages or with recurrent states that hold them, or
+                a model that cannot think.
         """
         about_pages = PageSettings.model_fields.keys() & overrides.keys()
         pages = PageSettings.read(**{name: overrides.pop(name) for name in about_pages})
@@ -140,7 +141,13 @@ class LocalModel:
                 cold_limit=cold_limit,
             )
 
-        new_cache()  # report a bad policy or budget now, not in the first episode
+        cache = new_cache()  # report a bad policy or budget now, not in the first episode
+        if cache.recurrent and pages.last_pages is not None and not pages.rebuild:
+            raise ValueError(
+                f"last_pages={pages.last_pages} drops earlier pages from the cache, and the "
+                f"recurrent states of {self.name} hold them; give rebuild=True as well, which "
+                "reads what is left of the prompt anew"
+            )
         return ActingModel(self, template, new_cache, acting, pages)
 
     def dtype_of(self, settings: ModelSettings) -> str:

@@ -15,7 +15,14 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.checkpoint.file import CacheFileError, read, write
 from agentkv.cache.checkpoint.identity import identity, require_same
-from agentkv.cache.checkpoint.snapshot import LayerEntries, Restorable, entries_of, fill, state_of
+from agentkv.cache.checkpoint.snapshot import (
+    LayerEntries,
+    Restorable,
+    entries_of,
+    fill,
+    recurrent_of,
+    state_of,
+)
 from agentkv.cache.checkpoint.state import (
     CacheState,
     LayerState,
@@ -23,7 +30,8 @@ from agentkv.cache.checkpoint.state import (
     dtype_name,
     first_error,
 )
-from agentkv.cache.hf.families import attentions
+from agentkv.cache.hf.families import attentions, decoder
+from agentkv.cache.hf.reading import layers_of
 from agentkv.policies.policy import Policy
 from agentkv.policies.slots import Learner
 from agentkv.policies.written import read as read_policy
@@ -54,6 +62,8 @@ def save(cache: Restorable, model: PreTrainedModel, path: str | os.PathLike[str]
         for name, fields in layer.tables.items()
         for f, tensor in enumerate(fields)
     }
+    for i, states in recurrent_of(cache).items():
+        tensors |= {f"{_prefix(i)}{name}": state.cpu() for name, state in states.items()}
     ids = cache.token_ids.all()
     if ids is not None:
         tensors[IDS] = ids
@@ -122,9 +132,16 @@ def _fill(
         sinks = getattr(module, "sinks", None)
         attention = layer.attention_of(module, own.scale, sinks)
         layers.append(LayerEntries(tables, attention, next(module.parameters()).device))
+    recurrent = {}
+    for i in cache.recurrent if state.fed else ():
+        names = [name for name in tensors if name.startswith(_prefix(i))]
+        device = next(layers_of(decoder(model))[i].parameters()).device
+        recurrent[i] = {
+            name.removeprefix(_prefix(i)): tensors.pop(name).to(device) for name in names
+        }
     if tensors:
         raise ValueError(f"found a tensor {min(tensors)!r:.80}, which no table has")
-    fill(cache, state, layers, ids)
+    fill(cache, state, layers, recurrent, ids)
     for own, entries in zip(state.layers, layers, strict=True):
         _check_indices(entries.tables, own, state.seen)
     cache.check()
@@ -133,6 +150,11 @@ def _fill(
     for energies in (state.learned, state.used):
         evictor.allowance.use_state(energies)
         evictor.allowance.layers(state.seen)  # raises if the layers differ in number
+
+
+def _prefix(layer: int) -> str:
+    """Return how the names of a decoder layer's recurrent states begin."""
+    return f"recurrent.{layer}."
 
 
 def _take_fields(tensors: dict[str, Tensor], table: str) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Snapshots: the whole state of a cache between two forwards, captured and put back."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol, SupportsIndex
 
@@ -25,6 +25,7 @@ from agentkv.cache.look_back import LookRecord
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering
 from agentkv.cache.progress import ForwardGuard
+from agentkv.cache.recurrent import RecurrentLayer
 from agentkv.cache.spans import Pins, SequenceSpans
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
@@ -42,6 +43,7 @@ class Restorable(Protocol):
     """The parts of a cache that its state is read from and written to; `Cache` is one."""
 
     evictor: Evictor
+    recurrent: dict[int, RecurrentLayer]
     meter: Meter
     cold_meter: Meter
     looks: LookRecord
@@ -78,6 +80,10 @@ class LayerEntries:
     """Device of the layer."""
 
 
+RecurrentStates = Mapping[int, Mapping[str, Tensor]]
+"""Recurrent states by name, of each decoder layer that keeps some."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The whole state of a cache at one moment.
@@ -87,6 +93,7 @@ class Snapshot:
 
     state: CacheState
     layers: tuple[LayerEntries, ...]
+    recurrent: RecurrentStates
     ids: Tensor | None
     """(B, seen) int32 on the CPU: tokens fed; None if there were none or they are unknown."""
     origin: object
@@ -99,9 +106,10 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its entries, which no cache counts."""
-        tables = [fields for layer in self.layers for fields in layer.tables.values()]
-        return sum(tensor.untyped_storage().nbytes() for fields in tables for tensor in fields)
+        """Bytes of its entries and recurrent states, which no cache counts."""
+        groups = [fields for layer in self.layers for fields in layer.tables.values()]
+        groups += [list(states.values()) for states in self.recurrent.values()]
+        return sum(tensor.untyped_storage().nbytes() for group in groups for tensor in group)
 
     def __copy__(self) -> "Snapshot":
         return self
@@ -179,8 +187,18 @@ def entries_of(cache: Restorable) -> Iterator[LayerEntries]:
         yield LayerEntries(tables, layer.attention, layer.storage.device)
 
 
+def recurrent_of(cache: Restorable) -> RecurrentStates:
+    """Return a copy of the recurrent states; none before the first forward."""
+    layers = cache.recurrent if cache.batch is not None else {}
+    return {i: layer.copies() for i, layer in layers.items()}
+
+
 def fill(
-    cache: Restorable, state: CacheState, layers: Iterable[LayerEntries], ids: Tensor | None
+    cache: Restorable,
+    state: CacheState,
+    layers: Iterable[LayerEntries],
+    recurrent: RecurrentStates,
+    ids: Tensor | None,
 ) -> None:
     """Replace the contents of `cache`.
 
@@ -188,7 +206,8 @@ def fill(
         ids: (B, seen) int32, as in `Snapshot`.
 
     Raises:
-        ValueError: the entries do not fit the state or the cache, which is now empty.
+        ValueError: entries or recurrent states do not fit the state or the cache, which is now
+            empty.
     """
     cache.reset()
     evictor, batch = cache.evictor, len(state.fed)
@@ -202,6 +221,8 @@ def fill(
                 evictor.allowance.use_state(state.used)
                 for layer, own, entries in zip(evictor.layers, state.layers, layers, strict=True):
                     _fill_layer(layer, state, own, entries, evictor.geometry.num_q_heads)
+                for i, states in recurrent.items():
+                    cache.recurrent[i].fill(states, batch)
                 evictor.use_spans(list(map(_spans_of, state.spans)))
                 device = evictor.layers[0].storage.device
                 cache.token_ids.append(None if ids is None else ids.to(device, copy=True))

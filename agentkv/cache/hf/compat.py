@@ -7,17 +7,18 @@ the attention derives causality and windows from stored positions. With any othe
 one, both leave the work to transformers. No model code is patched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, cache_utils
 from transformers.cache_utils import CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from agentkv.cache.geometry import Hybrid
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
 
@@ -101,6 +102,24 @@ class TransformersLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def reset(self) -> None:
         self.layer.reset()
+
+
+def decoder_layers(layers: Sequence[CacheLayer], hybrid: Hybrid | None) -> list[Any]:
+    """Return what stands for each decoder layer of a model in transformers' list of layers.
+
+    For a layer that does not attend this is an empty layer of transformers, whose type says what
+    the decoder layer is.
+    """
+    presented = [TransformersLayer(layer) for layer in layers]
+    if hybrid is None:
+        return presented
+    kinds: Any = cache_utils  # the classes are missing before 5.x
+    attending = dict(zip(hybrid.attending, presented, strict=True))
+    return [
+        attending.get(i)
+        or (kinds.LinearAttentionLayer() if i in hybrid.recurrent else kinds.DummyLayer())
+        for i in range(hybrid.num_layers)
+    ]
 
 
 def register() -> None:

@@ -6,12 +6,11 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from agentkv.cache.geometry import Geometry, LayerShape
+from agentkv.cache.geometry import Geometry, Hybrid, LayerShape
+from agentkv.cache.hf.hybrids import describe_hybrid, hybrid_family
+from agentkv.cache.hf.layer_kinds import hybrid_of, unserved_entries, unserved_kind
 from agentkv.cache.hf.reading import LayerReading, layers_of, read_layers
 from agentkv.cache.hf.reading import UnsupportedModel as UnsupportedModel
-
-KINDS = ("full_attention", "sliding_attention")
-"""Kinds of layers that are supported, as `config.layer_types` names them."""
 
 
 def describe(model: PreTrainedModel) -> Geometry:
@@ -21,6 +20,10 @@ def describe(model: PreTrainedModel) -> Geometry:
         UnsupportedModel: the model has a part that is not supported, which the text names.
     """
     config: Any = model.config
+    hybrid = _hybrid(model)
+    if hybrid is not None:
+        _check(model)
+        return describe_hybrid(model, decoder(model), hybrid)
     layers = _read(model)
     shapes = tuple(_with_own_frequencies(layer, decoder(model)) for layer in layers)
     return Geometry(
@@ -40,20 +43,41 @@ def decoder(model: PreTrainedModel) -> PreTrainedModel:
     return inner
 
 
+def attending_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the decoder layers of a supported model that attend."""
+    layers, hybrid = list(layers_of(decoder(model))), _hybrid(model)
+    return layers if hybrid is None else [layers[i] for i in hybrid.attending]
+
+
 def attentions(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the attention module of each decoder layer of a supported model."""
+    """Return the attention module of each decoder layer of a supported model that attends."""
+    layers = attending_layers(model)
+    if _hybrid(model) is not None:
+        name = hybrid_family(model.config).attention
+        return [layer.get_submodule(name) for layer in layers]
     return [
         layer.get_submodule(each.attention)
-        for layer, each in zip(layers_of(decoder(model)), _read(model), strict=True)
+        for layer, each in zip(layers, _read(model), strict=True)
     ]
+
+
+def _hybrid(model: PreTrainedModel) -> Hybrid | None:
+    kinds = getattr(decoder(model).config, "layer_types", None)
+    return hybrid_of(kinds or ())
+
+
+def _check(model: PreTrainedModel) -> None:
+    """Raise UnsupportedModel if a configuration says that the cache cannot serve a model."""
+    config: Any = model.config
+    obstacle = _obstacle(config) or _obstacle(config.get_text_config(decoder=True))
+    if obstacle is not None:
+        raise UnsupportedModel(f"this {config.model_type} model is not supported: {obstacle}")
 
 
 def _read(model: PreTrainedModel) -> tuple[LayerReading, ...]:
     config: Any = model.config
+    _check(model)
     try:
-        obstacle = _obstacle(config) or _obstacle(config.get_text_config(decoder=True))
-        if obstacle is not None:
-            raise UnsupportedModel(obstacle)
         inner = decoder(model)
         key = type(inner), inner.config.to_json_string(use_diff=False)
         if key not in _READINGS:
@@ -91,7 +115,5 @@ def _obstacle(config: Any) -> str | None:
         return "its tokens see what follows them (use_bidirectional_attention)"
     if getattr(config, "attn_logit_softcapping", None) is not None:
         return "its attention soft-caps its logits (attn_logit_softcapping)"
-    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - set(KINDS))
-    if unknown:
-        return f"layers of the kind {', '.join(unknown)}; known: {', '.join(KINDS)}"
-    return None
+    kinds = getattr(config, "layer_types", None)
+    return unserved_entries(config) or (unserved_kind(kinds) if kinds else None)

@@ -8,6 +8,7 @@ from transformers import Cache as TransformersCache
 
 from agentkv.cache.hf.compat import Handle, outside_compile
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.recurrent import RecurrentLayer
 
 
 class HookedCache(TransformersCache):
@@ -74,6 +75,38 @@ class HookedCache(TransformersCache):
         Args:
             shift: (B,) float32 on the layer's device; NaN for a sequence without a new token.
         """
+
+    def recurrent_layer(self, layer_idx: int) -> RecurrentLayer:
+        """Return the recurrent states of a decoder layer."""
+        raise NotImplementedError
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return the state of a convolution, (B, C, width); None before the first forward."""
+        return self.recurrent_layer(layer_idx).state(f"conv {state_idx}")
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return a recurrent state (B, ...); None before the first forward."""
+        return self.recurrent_layer(layer_idx).state(f"recurrent {state_idx}")
+
+    @outside_compile
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Append columns to the state of a convolution; see `RecurrentLayer.put_columns`."""
+        layer = self.recurrent_layer(layer_idx)
+        return layer.put_columns(f"conv {state_idx}", conv_states, conv_kernel_size)
+
+    @outside_compile
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> Tensor:
+        """Store a recurrent state (B, ...) and return it."""
+        return self.recurrent_layer(layer_idx).put(f"recurrent {state_idx}", recurrent_states)
 
     @outside_compile
     def update(

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from agentkv.cache.hf.families import attentions, decoder
+from agentkv.cache.hf.families import attending_layers, attentions
 from agentkv.cache.hf.hooked_cache import HookedCache
-from agentkv.cache.hf.reading import layers_of
+from agentkv.cache.hf.hybrids import HYBRIDS
+from agentkv.policies.entries import PolicyError
 
 
 class _LayerHooks:
@@ -116,7 +117,13 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
     Source: cosine dissimilarity of TADA (Task-Aware Dynamic KV Cache Eviction via Error-Driven
     Importance Estimation, equation 13); the mean over a window is our choice.
     """
-    layers = layers_of(decoder(model))
+    family = HYBRIDS.get(str(model.config.model_type))
+    if family is not None and family.scales_attention:
+        raise PolicyError(
+            f"{model.config.model_type} adds a multiple of what its attention returns, so that its "
+            "residual shift cannot be read; take a policy that does not learn, such as 'edie'"
+        )
+    layers = attending_layers(model)
     return Watch(
         [
             _watching(layer) or _LayerHooks(layer_idx, layer, attention)

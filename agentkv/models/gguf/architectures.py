@@ -208,7 +208,8 @@ def _llama3_factors(base: float, count: int, scaling: Mapping[str, Any]) -> Arra
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] / waves
     smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    factors: Array = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    return factors
 
 
 def empty_model(config: Any) -> Any:

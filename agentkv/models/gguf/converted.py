@@ -97,7 +97,8 @@ def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a file. Raises GgufError if its chat template fails to render."""
     tokenizer, config = convert_tokenizer(header)
     config.pop("tokenizer_class")
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **config)
+    make: Any = PreTrainedTokenizerFast  # has no types
+    made: PreTrainedTokenizerFast = make(tokenizer_object=tokenizer, **config)
     if made.chat_template:
         try:
             made.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
@@ -127,9 +128,10 @@ def _write(model: GgufModel, folder: Path) -> None:
             _tokenizer(model.header).save_pretrained(made)
             model.config.save_pretrained(made)
             ends = end_ids(model.header)
-            GenerationConfig(
-                eos_token_id=ends, bos_token_id=model.config.bos_token_id
-            ).save_pretrained(made)
+            generation: Any = GenerationConfig  # has no types
+            generation(eos_token_id=ends, bos_token_id=model.config.bos_token_id).save_pretrained(
+                made
+            )
             _write_weights(model, made / _DONE)
             try:
                 made.rename(folder)

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 import agentkv
 from agentkv.models.batch import LONG_CHUNK, Batch
+from agentkv.models.load import local_model
 from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 from agentkv.models.model import ContextLimit, Reply
 from agentkv.models.sampling import Sampler, sample
 from agentkv_env.page import Page
+from tests.agentkv.cache.hybrids import fresh
 
 
 @pytest.fixture(autouse=True)
@@ -212,3 +216,34 @@ def test_sampling_equals_torch_multinomial() -> None:
         probabilities = torch.softmax(logits[0] / 0.8, dim=-1)
         expected = int(torch.multinomial(probabilities, 1, generator=theirs))
         assert int(sample(logits, [None], [sampler])) == expected
+
+
+@pytest.fixture
+def hybrid(plain_tokenizer: Tokenizer) -> LocalModel:
+    """A random model with short convolutions between its layers of attention."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain_tokenizer, eos_token="<|end|>")
+    model = fresh("lfm2", vocab_size=plain_tokenizer.get_vocab_size())
+    return local_model(model, tokenizer, name="hybrid")
+
+
+def test_batched_replies_of_a_hybrid_equal_replies_written_alone(
+    hybrid: LocalModel, page: Page
+) -> None:
+    shared, alone = ([hybrid.with_cache("int8").begin(goal) for goal in "ab"] for _ in range(2))
+    for _ in range(2):
+        replies = reply_together(shared, [page, page], hybrid)
+        expected = [conversation.reply(page) for conversation in alone]
+        assert [reply.text for reply in replies] == [reply.text for reply in expected]
+    for conversation in shared:
+        conversation.cache.check()
+
+
+def test_a_hybrid_forgets_pages_only_by_reading_the_rest_anew(
+    hybrid: LocalModel, page: Page
+) -> None:
+    with pytest.raises(ValueError, match="recurrent states of hybrid hold them; give rebuild=True"):
+        hybrid.with_cache("int8", last_pages=1)
+    conversation = hybrid.with_cache("int8", last_pages=1, rebuild=True).begin("find kayak")
+    for _ in range(2):
+        conversation.reply(page)
+    conversation.cache.check()

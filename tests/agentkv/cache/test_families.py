@@ -35,7 +35,9 @@ from transformers.pytorch_utils import Conv1D
 import agentkv
 from agentkv.cache.eviction.view import Attention
 from agentkv.cache.hf.families import attentions, describe
+from agentkv.cache.hf.hybrids import HYBRIDS
 from agentkv.cache.hf.projection import output_projection
+from tests.agentkv.cache.hybrids import HYBRIDS as MADE_HYBRIDS
 from tests.agentkv.cache.policies_under_test import CASES
 
 TINY = {
@@ -58,6 +60,10 @@ def name_of(model):
 
 
 # ---- geometry
+
+
+def test_every_hybrid_family_has_a_tiny_model():
+    assert set(MADE_HYBRIDS) == set(HYBRIDS)
 
 
 def test_a_gemma_has_one_layer_without_a_window_in_six(model_of):

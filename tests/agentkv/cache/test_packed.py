@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import agentkv
-from agentkv.cache.packed import PackedForward, can_share
+from agentkv.cache.packed import PackedForward, why_alone
 from tests.agentkv.cache.caches_in_use import feed_packed
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 from tests.sampling import sampled
@@ -71,7 +71,7 @@ def test_every_policy_is_itself_in_company(llama, cache_for, tokens, name):
         with torch.no_grad():
             expected = llama(new, past_key_values=alone, logits_to_keep=1).logits[:, -1]
         alone.apply_gate(expected)
-        if can_share(mine, num_tokens):
+        if why_alone(mine, num_tokens) is None:
             logits = feed(llama, [company, mine], [tokens(1, 3, seed=start), new])[1:]
         else:
             logits = feed(llama, [mine], [new])
