@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.agentkv.serve.conftest import free_port
-from tests.agentkv.serve.test_kill import WORDS, ask, client_for, command_for, next_server
+from tests.agentkv.serve.test_kill import (
+    WORDS,
+    ask,
+    client_for,
+    command_for,
+    next_server,
+    wait_until_it_answers,
+)
 from tests.agentkv.serve.test_kill import folder as folder
 
 
@@ -25,9 +32,12 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
         client_for(port) as client,
     ):
         assert process.stdout is not None and process.stderr is not None
-        first, second = process.stdout.readline(), process.stdout.readline()
-        answer = ask(client, messages, model=name, prompt_cache_key="mine")
-        process.send_signal(signal.SIGINT)
+        try:
+            first, second = process.stdout.readline(), process.stdout.readline()
+            wait_until_it_answers(client, process)
+            answer = ask(client, messages, model=name, prompt_cache_key="mine")
+        finally:
+            process.send_signal(signal.SIGINT)  # or the test would wait for it for ever
         errors = process.stderr.read()
     assert f"serving model {name} ({folder}) at http://127.0.0.1:{port}/v1, with window" in first
     assert second.strip() == f"Press Ctrl-C to stop; sessions stay in {store}."

@@ -59,13 +59,7 @@ def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subproc
     )
     client = client_for(port)
     try:
-        for _ in range(3000):
-            assert process.poll() is None, process.stderr and process.stderr.read().decode()
-            try:
-                client.models.list()
-                break
-            except openai.APIConnectionError:
-                time.sleep(0.1)
+        wait_until_it_answers(client, process)
         yield client, process
     finally:
         client.close()
@@ -74,6 +68,18 @@ def running(folder: Path, store: Path) -> Iterator[tuple[openai.OpenAI, "subproc
         process.wait(60)
         assert process.stderr is not None
         process.stderr.close()
+
+
+def wait_until_it_answers(client: openai.OpenAI, process: "subprocess.Popen[Any]") -> None:
+    """Wait until a server that was started accepts connections, which is after it says where."""
+    for _ in range(3000):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        try:
+            client.models.list()
+            return
+        except openai.APIConnectionError:
+            time.sleep(0.1)
+    raise AssertionError("the server does not answer")
 
 
 @contextmanager
