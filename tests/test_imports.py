@@ -37,7 +37,8 @@ FLOORS = {
         "confidence",
     ),
     "agentkv_env": (
-        "async_bridge flatten hosts keys loading masking page processes sanitize sites timing",
+        "async_bridge flatten hosts keys loading masking page processes sanitize sites timing "
+        "user_cache",
         "actions errors held ocr proxy serialize watchdog",
         "changes driver named_secrets nodes page_script request_filter uploads",
         "page_dialogs tab",

@@ -774,7 +774,7 @@ class Cache(HookedCache):
             self.progress.leave()
             raise
         # the first decoder layer may change its recurrent state before any layer attends
-        self.progress.has_changed = self.progress.has_changed or bool(self.recurrent)
+        self.progress.has_changed |= bool(self.recurrent)
 
     def leave(self) -> None:
         self.progress.leave()

@@ -22,6 +22,7 @@ from typing import Any, Self
 from PIL import Image, ImageOps
 
 from agentkv_env.flatten import flatten
+from agentkv_env.user_cache import user_cache
 
 VERSION = "2"
 """Version of the settings below; results of other versions are not used."""
@@ -56,8 +57,7 @@ class OcrLine:
 
 def default_cache() -> Path:
     """Return the folder of results kept between runs: agentkv/ocr in the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "agentkv" / "ocr"
+    return user_cache("ocr")
 
 
 class Ocr:

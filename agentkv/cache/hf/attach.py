@@ -98,7 +98,7 @@ def _check_forward(
     batch, num_new = tokens.shape[:2]
     cache.check_input(module, batch, num_new)
     mask = given.get("attention_mask")
-    # a model of several modalities has made masks of its own
+    # a model of several modalities gives its decoder a mask for each kind of layer
     given_mask = cache.embedded_mask if isinstance(mask, dict) else mask
     is_token = tokens_among(given_mask, num_new)
     cache.begin(num_new, is_token)

@@ -152,8 +152,8 @@ def _known_code() -> frozenset[Any]:
 
 @cache
 def _code(function: Any) -> Any:
-    """Return what a function does, equal for functions that do the same in other modules: its code,
-    and that of the functions of its module that it calls."""
+    """Return a function's code and the code of the functions that it calls in its own module. Two
+    functions that do the same in different modules give equal results."""
     plain = inspect.unwrap(function)
     calls = {}
     for name in plain.__code__.co_names:
@@ -165,7 +165,7 @@ def _code(function: Any) -> Any:
 
 
 def _comparable(code: CodeType) -> Any:
-    """Return what of a function's code is equal for equal functions of other modules."""
+    """Return a function's code without its docstring and its place in a file."""
     # the first constant is the docstring
     constants = tuple(
         _comparable(each) if isinstance(each, CodeType) else (type(each), each)

@@ -90,7 +90,7 @@ def _read(model: PreTrainedModel) -> tuple[LayerReading, ...]:
 
 
 _READINGS: dict[tuple[type[PreTrainedModel], str], tuple[LayerReading, ...]] = {}
-"""What was read of each class and configuration, because each cache asks."""
+"""Readings by decoder class and configuration: every new cache needs one."""
 
 
 def _with_own_frequencies(layer: LayerReading, inner: nn.Module) -> LayerShape:

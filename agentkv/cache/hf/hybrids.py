@@ -6,14 +6,21 @@ What `reading` finds by running a decoder is declared here, because such layers 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.geometry import Geometry, Hybrid, LayerShape
 from agentkv.cache.hf.layer_kinds import WINDOWED
-from agentkv.cache.hf.reading import CHANGES, CHANGING, UnsupportedModel
+from agentkv.cache.hf.reading import (
+    CHANGES,
+    CHANGING,
+    UnsupportedModel,
+    candidates,
+    frequencies_of,
+    rope_type,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,8 @@ def hybrid_family(config: Any) -> HybridFamily:
     found = HYBRIDS.get(str(config.model_type))
     if found is None:
         raise UnsupportedModel(
-            f"its layers do not all attend, and of such models these are known: "
-            f"{', '.join(HYBRIDS)}"
+            f"this {config.model_type} model is not supported: some of its layers do not attend; "
+            f"known families of this kind: {', '.join(HYBRIDS)}"
         )
     return found
 
@@ -73,19 +80,18 @@ def describe_hybrid(model: PreTrainedModel, inner: PreTrainedModel, hybrid: Hybr
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_q_heads
     window = getattr(config, "sliding_window", None)
     attending = [kind for kind in kinds if kind in WINDOWED]
-    shapes, why_not_turned = {}, None
-    for kind in dict.fromkeys(attending):
-        frequencies, order = _frequencies(inner, kind, head_dim)
-        if _rope_type(inner, kind) in CHANGING:
-            frequencies, why_not_turned = None, CHANGES
-        shapes[kind] = LayerShape(
+    rotations = {kind: _rotation(inner, kind, head_dim) for kind in dict.fromkeys(attending)}
+    shapes = {
+        kind: LayerShape(
             num_heads,
             head_dim,
             window if WINDOWED[kind] else None,
-            frequencies,
-            order,
+            rotation.frequencies,
+            rotation.order,
             family.projection,
         )
+        for kind, rotation in rotations.items()
+    }
     max_positions = getattr(config, "max_position_embeddings", None)
     if all(shape.frequencies == () for shape in shapes.values()):
         max_positions = None  # its recurrent layers tell it the order of tokens
@@ -95,35 +101,30 @@ def describe_hybrid(model: PreTrainedModel, inner: PreTrainedModel, hybrid: Hybr
         num_q_heads=num_q_heads,
         dtype=model.dtype,
         max_positions=max_positions,
-        why_not_turned=why_not_turned,
+        why_not_turned=next(
+            (each.why_not_turned for each in rotations.values() if each.why_not_turned), None
+        ),
         hybrid=hybrid,
     )
 
 
-def _frequencies(
-    inner: nn.Module, kind: str, head_dim: int
-) -> tuple[tuple[float, ...] | None, tuple[int, ...] | None]:
-    """Return `LayerShape.frequencies` and `LayerShape.order` of layers of a kind."""
-    rotary: Any = getattr(inner, "rotary_emb", None)
-    if rotary is None:
-        return (), None
-    name = f"{kind}_inv_freq"
-    angles: Tensor = getattr(rotary, name) if hasattr(rotary, name) else rotary.inv_freq
-    turned = 2 * angles.numel()
-    order = None
-    if turned < head_dim:  # the last channels are not turned
-        middle = (turned + head_dim) // 2
-        first = (*range(turned // 2), *range(turned, middle))
-        order = (*first, *range(turned // 2, turned), *range(middle, head_dim))
-    if angles.device.type == "meta":
-        return None, order
-    return (*angles.tolist(), *[0.0] * ((head_dim - turned) // 2)), order
+def _rotation(inner: nn.Module, kind: str, head_dim: int) -> "_Rotation":
+    """Return the rotation of keys in layers of a kind."""
+    found = frequencies_of(inner)
+    path = next((p for p in found if p.endswith(f"{kind}_inv_freq")), next(iter(found), None))
+    if path is None:
+        return _Rotation((), None)
+    if rope_type(inner, path) in CHANGING:
+        return _Rotation(None, None, CHANGES)
+    if found[path].device.type == "meta":
+        return _Rotation(None, None)
+    # the first of them is what transformers calls the default: channels i and i + r / 2
+    return _Rotation(*next(candidates(found[path], head_dim)))
 
 
-def _rope_type(inner: nn.Module, kind: str) -> str | None:
-    """Return the kind of rotary embedding of layers of a kind; None for none."""
-    rotary: Any = getattr(inner, "rotary_emb", None)
-    if rotary is None:
-        return None
-    form = rotary.rope_type
-    return str(form[kind] if isinstance(form, dict) else form)
+class _Rotation(NamedTuple):
+    """Fields of `LayerShape` and `Geometry`."""
+
+    frequencies: tuple[float, ...] | None
+    order: tuple[int, ...] | None
+    why_not_turned: str | None = None

@@ -72,7 +72,7 @@ def _weights(layer: Any, what: str) -> Tensor:
             "Load the model unquantized, with other adapters merged, or take a policy that does "
             "not read it"
         )
-    # a quantised weight is a tensor of a kind of its own, or of another dtype
+    # quantized weights have a tensor class of their own, or an integer dtype
     if type(weight) not in (nn.Parameter, Tensor) or weight.dtype not in DTYPES:
         raise ValueError(
             f"{what} holds {type(weight).__name__} of {weight.dtype}; expected floating "

@@ -49,7 +49,7 @@ HARMLESS = {"dropout", "position_ids", "use_cache", "cache_position", "output_at
 
 @dataclass(frozen=True, slots=True)
 class LayerReading:
-    """How one decoder layer attends."""
+    """The attention of one decoder layer."""
 
     attention: str
     """Path of the attention module in the layer."""
@@ -230,7 +230,7 @@ class _Reading:
         for path, angles in self._rotaries.items():
             for frequencies, order in candidates(angles, size):
                 if torch.allclose(turned(first, steps, frequencies, order), keys, 1e-3, 1e-3):
-                    if _rope_type(self.decoder, path) in CHANGING:
+                    if rope_type(self.decoder, path) in CHANGING:
                         return _Rotation(None, why_unknown=CHANGES)
                     return _Rotation(frequencies, order, path)
         return _Rotation(None, why_unknown="its keys are more than turned by their positions")
@@ -238,7 +238,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Rotation:
-    """How positions turn keys; fields as in `LayerShape` and `LayerReading`."""
+    """The rotation of keys by their positions; `LayerShape` explains the fields."""
 
     frequencies: tuple[float, ...] | None
     order: tuple[int, ...] | None = None
@@ -377,8 +377,8 @@ def frequencies_of(module: nn.Module, *, recurse: bool = True) -> dict[str, Tens
     }
 
 
-def _rope_type(decoder: nn.Module, path: str) -> str:
-    """Return the kind of the rotary embedding that has a buffer."""
+def rope_type(decoder: nn.Module, path: str) -> str:
+    """Return the kind of the rotary embedding that holds a buffer of `frequencies_of`."""
     owner, _, name = path.rpartition(".")
     form = getattr(decoder.get_submodule(owner), "rope_type", "default")
     return str(form[name.removesuffix("_inv_freq")] if isinstance(form, dict) else form)

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from agentkv.dialog.rendering import Renderer, TemplateError, chat_templates
 from agentkv.models.gguf.architectures import (
     architecture_of,
     config_of,
@@ -22,6 +23,7 @@ from agentkv.models.gguf.architectures import (
 )
 from agentkv.models.gguf.header import GgufError, GgufHeader, read_header
 from agentkv.models.gguf.tokenizer import convert_tokenizer, end_ids
+from agentkv_env.user_cache import user_cache
 
 _VERSION = 1
 """Goes up with every change to what a copy holds."""
@@ -89,8 +91,7 @@ def open_gguf(path: Path) -> GgufModel:
 
 def copies_folder() -> Path:
     """Return the folder of converted copies: agentkv/gguf in the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "agentkv" / "gguf"
+    return user_cache("gguf")
 
 
 def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
@@ -99,14 +100,11 @@ def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
     config.pop("tokenizer_class")
     make: Any = PreTrainedTokenizerFast  # has no types
     made: PreTrainedTokenizerFast = make(tokenizer_object=tokenizer, **config)
-    if made.chat_template:
-        try:
-            made.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
-        except Exception as error:  # a template is a program and may raise anything
-            message = " ".join(str(error).split())[:200]
-            raise GgufError(
-                f"{header.path}: its chat template does not render: {message}"
-            ) from error
+    try:
+        for template in chat_templates(made).values():
+            Renderer(made, template).render([{"role": "user", "content": "Hello"}])
+    except TemplateError as error:
+        raise GgufError(f"{header.path}: {error}") from error
     return made
 
 

@@ -139,6 +139,25 @@ class Judge:
         self.cache = DynamicCache()  # without a config every layer keeps everything
 
     @torch.no_grad()
+    def follow(self, model, cache, ids, chunks, tolerance, **close):
+        """Feed the chunks to `model`, compare the logits of each with the judge's, and yield what
+        `cache` keeps after it.
+
+        tolerance: of what the cache stores in a format, see `see_quantised`.
+        """
+        kept, start = None, 0
+        for num_tokens in chunks:
+            new = ids[:, start : start + num_tokens]
+            logits = model(new, past_key_values=cache).logits
+            torch.testing.assert_close(logits, self.logits(new, kept), **close)
+            cache.apply_gate(logits[:, -1])
+            cache.check()
+            kept = [cache.kept(layer) for layer in range(len(cache.cache_layers))]
+            self.see_quantised(cache, tolerance)
+            yield kept
+            start += num_tokens
+
+    @torch.no_grad()
     def logits(self, ids, kept, attention_mask=None, position_ids=None):
         """Logits (B, n, V) of new ids when each layer's past is only what `kept` names.
 

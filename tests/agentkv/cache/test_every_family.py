@@ -9,7 +9,7 @@ from agentkv.cache.hf.families import describe
 from agentkv.cache.numbering import why_refused
 from tests.agentkv.cache.conftest import Judge
 from tests.agentkv.cache.every_family import CHANGES, SEEING, tiny
-from tests.agentkv.cache.policies_under_test import PUBLISHED
+from tests.agentkv.cache.policies_under_test import PUBLISHED, TOLERANCE
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 CHUNKS = (31, 1, 1, 9, 1, 1)
@@ -98,17 +98,9 @@ def test_every_policy_gives_the_logits_of_a_full_cache_with_the_evicted_hidden(f
             agentkv.Cache.for_model(model, policy=policy, budget=case.budget)
         return
     cache = agentkv.Cache.for_model(model, policy=policy, budget=case.budget)
-    judge, ids, kept, start = Judge(tiny(family)), ids_of(1, sum(CHUNKS)), None, 0
-    for num_tokens in CHUNKS:
-        piece = ids[:, start : start + num_tokens]
-        found = model(piece, past_key_values=cache).logits
-        torch.testing.assert_close(found, judge.logits(piece, kept), **CLOSE)
-        cache.apply_gate(found[:, -1])
-        cache.check()
-        kept = [cache.kept(layer) for layer in range(len(cache.layers))]
-        if case.format is not None:
-            judge.see_quantised(cache, tolerance=1.0)
-        start += num_tokens
+    ids, tolerance = ids_of(1, sum(CHUNKS)), TOLERANCE[case.format]
+    for _ in Judge(tiny(family)).follow(model, cache, ids, CHUNKS, tolerance, **CLOSE):
+        pass
 
 
 @torch.no_grad()

@@ -19,22 +19,6 @@ KINDS = ["h2o", "ada-pyramidkv", "critical-ada-snapkv", "arkv", "edie-tada", "co
 OTHERS = ["qwen2", "qwen3", "mistral", "mistral-window", "gpt2", "gpt_oss", "gemma3"]
 
 
-@torch.no_grad()
-def follow(model, cache, reference, kept_by_head, ids, case):
-    """Feed the chunks, compare the logits of each, and yield what is kept after it."""
-    kept, start = None, 0
-    for num_tokens in CHUNKS:
-        new = ids[:, start : start + num_tokens]
-        logits = model(new, past_key_values=cache).logits
-        torch.testing.assert_close(logits, reference.logits(new, kept), **CLOSE)
-        cache.apply_gate(logits[:, -1])
-        cache.check()
-        kept = kept_by_head(cache)
-        reference.see_quantised(cache, TOLERANCE[case.format])
-        yield kept
-        start += num_tokens
-
-
 def quantized(cache):
     """Per layer, per row, per KV head: positions that are held quantized."""
     found = []
@@ -59,12 +43,12 @@ def each_with(change, kept, others):
 
 @pytest.mark.parametrize("name", sampled(CASES, every=2))
 def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
-    llama, judge, kept_by_head, cache_for, tokens, name
+    llama, judge, cache_for, tokens, name
 ):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget)
     ids, reference = tokens(2, sum(CHUNKS) + 1), judge("llama")
-    *_, kept = follow(llama, cache, reference, kept_by_head, ids, case)
+    *_, kept = reference.follow(llama, cache, ids, CHUNKS, TOLERANCE[case.format], **CLOSE)
     if not case.is_bounded:
         return
     # a judge that hides nothing disagrees, and so does one that takes the first head's rows for all
@@ -81,23 +65,23 @@ def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
 @pytest.mark.sample("values")
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("family", OTHERS)
-def test_so_they_are_in_every_family(
-    model_of, family, judge, kept_by_head, cache_for, tokens, name
-):
+def test_so_they_are_in_every_family(model_of, family, judge, cache_for, tokens, name):
     case, model = CASES[name], model_of(family)
     cache = cache_for(model, policy=case.make(), budget=case.budget)
-    for _ in follow(model, cache, judge(family), kept_by_head, tokens(2, sum(CHUNKS)), case):
+    ids = tokens(2, sum(CHUNKS))
+    tolerance = TOLERANCE[case.format]
+    for _ in judge(family).follow(model, cache, ids, CHUNKS, tolerance, **CLOSE):
         pass
 
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantized_entries_stay_so_and_are_attended_for_as_long_as_they_live(
-    llama, judge, kept_by_head, cache_for, tokens, name
+    llama, judge, cache_for, tokens, name
 ):
     case = QUANTISED[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget)
     ids, reference = tokens(1, sum(CHUNKS) + 1), judge("llama")
-    steps = follow(llama, cache, reference, kept_by_head, ids, case)
+    steps = reference.follow(llama, cache, ids, CHUNKS, TOLERANCE[case.format], **CLOSE)
     next(steps)
     early = quantized(cache)
     *_, kept = steps

@@ -98,8 +98,11 @@ def test_a_plan_reads_no_weights(written: Written, cache_home: Path) -> None:
         ({"token_type": [1]}, "token_type does not fit the tokens"),
         ({"merges": ["abc"]}, "has no merges of two tokens"),
         ({"bos_token_id": 4000}, "bos_token_id is 4000, but there are 300 tokens"),
-        ({"chat_template": "{{ nothing.at.all }}"}, "its chat template does not render: "),
-        ({"chat_template": "{% for %}"}, "its chat template does not render: "),
+        (
+            {"chat_template": "{{ nothing.at.all }}"},
+            "the model's chat template refuses these messages: ",
+        ),
+        ({"chat_template": "{% for %}"}, "the model's chat template refuses these messages: "),
     ],
     ids=lambda value: ascii(value)[:40],
 )
