@@ -16,7 +16,8 @@ GPU_ARGS ?=
 OLDEST = 'torch==2.6.*' 'transformers==4.57.*'
 NEWEST = 'torch>=2.13' 'transformers>=5.23,<6'
 VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_families.py tests/agentkv/cache/test_cache.py \
-  tests/agentkv/cache/test_padding.py tests/agentkv/cache/test_other_caches.py
+  tests/agentkv/cache/test_padding.py tests/agentkv/cache/test_other_caches.py tests/agentkv/cache/test_every_family.py \
+  tests/agentkv/cache/test_hybrids.py
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 

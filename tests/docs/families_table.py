@@ -6,7 +6,7 @@ from pathlib import Path
 from agentkv.cache.hf.decoder import unknown_code
 from agentkv.cache.hf.families import describe
 from agentkv.cache.numbering import refused_policies
-from tests.agentkv.cache.every_family import CHANGES, SEEING, tiny
+from tests.agentkv.cache.every_family import CHANGES, SEEING, SINCE_5, tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 
@@ -20,7 +20,8 @@ def rows() -> str:
         others = [f"not {' and '.join(names)}: it {why}" for why, names in refused.items()]
         name = f"`{family}`, text alone" if family in SEEING else f"`{family}`"
         step = "transformers" if unknown_code(model) else "compiled"
-        lines.append(f"| {name} | {'; '.join(others) or 'all'} | {step} |\n")
+        oldest = "5.23" if family in SINCE_5 else "4.57, 5.23"
+        lines.append(f"| {name} | {'; '.join(others) or 'all'} | {step} | {oldest} |\n")
     return "".join(lines)
 
 

@@ -39,6 +39,8 @@ def describe(model: PreTrainedModel) -> Geometry:
 def decoder(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that runs its layers."""
     inner = model.get_decoder()  # type: ignore[no-untyped-call]
+    if inner is model:  # transformers 4.57 knows no decoder of some models
+        inner = model.base_model
     assert isinstance(inner, PreTrainedModel)
     return inner
 

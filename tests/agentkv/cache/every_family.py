@@ -100,6 +100,15 @@ CHANGES: dict[str, dict[str, object]] = {
 }  # fmt: skip
 """What a family's configuration has besides `SIZES`, or in place of it."""
 
+SINCE_5 = frozenset(
+    {
+        "afmoe", "apertus", "granitemoe", "granitemoeshared", "hyperclovax", "internlm3",
+        "jais2", "minimax_m2", "ministral3", "nanochat", "nemotron", "olmoe", "opt", "persimmon",
+        "phimoe", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3_vl", "smolvlm", "solar_open",
+        "stablelm",
+    }
+)  # fmt: skip
+"""Families that transformers 4.57 does not have, or writes so that the cache refuses them."""
 SEEING = ("gemma3", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
 """Families that see pictures: their changes belong to the configuration of the decoder."""
 
