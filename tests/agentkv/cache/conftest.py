@@ -169,7 +169,7 @@ class Judge:
         _windows[:] = [layer.window for layer in self.layers]
         if kept is not None:
             for layer, of_rows in enumerate(kept):
-                hidden = self._hiding(of_rows, past)
+                hidden = self._hiding(layer, of_rows, past)
                 new = hidden.new_zeros(*hidden.shape[:2], ids.shape[1])
                 _hidden[layer] = torch.cat([hidden, new], dim=2)[:, :, None]
         more = {} if position_ids is None else {"position_ids": position_ids}
@@ -190,9 +190,12 @@ class Judge:
         batch, num_tokens = ids.shape
         ends = [*(start for start, _ in cuts[1:]), num_tokens]
         for layer in range(self.model.config.num_hidden_layers):
-            hidden = torch.zeros(batch, self.num_heads, num_tokens, num_tokens, dtype=torch.bool)
+            heads = self.layers[layer].num_heads
+            hidden = torch.zeros(batch, heads, num_tokens, num_tokens, dtype=torch.bool)
             for (start, kept), end in zip(cuts, ends, strict=True):
-                hidden[:, :, start:end, :start] = self._hiding(kept[layer], start)[:, :, None]
+                hidden[:, :, start:end, :start] = self._hiding(layer, kept[layer], start)[
+                    :, :, None
+                ]
             _hidden[layer] = hidden
         return self.model(ids, use_cache=False).logits
 
@@ -201,19 +204,16 @@ class Judge:
         """By layer, what the latest forward's queries gave each row: (B, H * G, n, T) float64."""
         return dict(_weights)
 
-    def _hiding(self, of_rows, past):
+    def _hiding(self, layer, of_rows, past):
         """(B, H, past) bool: True where a KV head's row is gone."""
-        hidden = torch.ones(len(of_rows), self.num_heads, past, dtype=torch.bool)
+        num_heads = self.layers[layer].num_heads
+        hidden = torch.ones(len(of_rows), num_heads, past, dtype=torch.bool)
         for row, of_heads in enumerate(of_rows):
             if torch.is_tensor(of_heads):
-                of_heads = [of_heads] * self.num_heads
+                of_heads = [of_heads] * num_heads
             for head, positions in enumerate(of_heads):
                 hidden[row, head, positions] = False
         return hidden
-
-    @property
-    def num_heads(self):
-        return self.layers[0].num_heads
 
     def see_quantised(self, cache, tolerance):
         """Let rows be what `cache` reads them back as, wherever it holds them quantized.

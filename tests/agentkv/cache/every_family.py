@@ -31,6 +31,13 @@ VISION = {
 TURNED = {"rope_type": "default", "rope_theta": 10000.0}
 SECTIONS = TURNED | {"mrope_section": [1, 1, 2]}
 
+GEMMA4 = MIXED | {
+    "num_kv_shared_layers": 0, "global_head_dim": 16, "hidden_size_per_layer_input": 0,
+    "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16,
+}  # fmt: skip
+"""The sizes that share no keys between layers: 26B-A4B and 31B."""
+
 CHANGES: dict[str, dict[str, object]] = {
     "afmoe": EXPERTS | MIXED | {"num_dense_layers": 1},
     "apertus": {},
@@ -46,6 +53,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "flex_olmo": EXPERTS,
     "gemma": {},
     "gemma3_text": MIXED | {"query_pre_attn_scalar": 3},
+    "gemma4_text": GEMMA4,
     "glm": {},
     "glm4": {},
     "glm4_moe": EXPERTS,
@@ -92,6 +100,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "stablelm": {"partial_rotary_factor": 0.5},
     "starcoder2": {},
     "gemma3": MIXED,
+    "gemma4": GEMMA4,
     "mistral3": {},
     "qwen2_5_vl": {"rope_parameters": SECTIONS},
     "qwen2_vl": {"rope_parameters": SECTIONS},
@@ -102,14 +111,14 @@ CHANGES: dict[str, dict[str, object]] = {
 
 SINCE_5 = frozenset(
     {
-        "afmoe", "apertus", "granitemoe", "granitemoeshared", "hyperclovax", "internlm3",
-        "jais2", "minimax_m2", "ministral3", "nanochat", "nemotron", "olmoe", "opt", "persimmon",
-        "phimoe", "qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3_vl", "smolvlm", "solar_open",
-        "stablelm",
+        "afmoe", "apertus", "gemma4", "gemma4_text", "granitemoe", "granitemoeshared",
+        "hyperclovax", "internlm3", "jais2", "minimax_m2", "ministral3", "nanochat", "nemotron",
+        "olmoe", "opt", "persimmon", "phimoe", "qwen2_5_vl", "qwen2_moe", "qwen2_vl",
+        "qwen3_vl", "smolvlm", "solar_open", "stablelm",
     }
 )  # fmt: skip
 """Families that transformers 4.57 does not have, or writes so that the cache refuses them."""
-SEEING = ("gemma3", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
+SEEING = ("gemma3", "gemma4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
 """Families that see pictures: their changes belong to the configuration of the decoder."""
 
 
@@ -128,6 +137,8 @@ def tiny_config(family: str) -> object:
     if family == "gemma3":
         pictures = {"image_token_index": 61, "boi_token_index": 60, "eoi_token_index": 62}
         pictures["mm_tokens_per_image"] = 4
+    if family == "gemma4":
+        parts["vision_config"] = VISION | {"head_dim": 8}
     if family == "mistral3":
         pictures = {"image_token_index": 61}
     return CONFIG_MAPPING[family](**parts, **pictures, pad_token_id=0)
