@@ -17,6 +17,7 @@ from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.families import UnsupportedModel, describe
 from agentkv.cache.hf.layer_kinds import state_nbytes
 from agentkv.cache.numbering import why_limited
+from agentkv.cache.refusals import why_refused
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.models.find import (
@@ -188,6 +189,21 @@ def _weights_nbytes(folder: Path, dtype: torch.dtype | None) -> int:
                     raise ModelError(f"{path}: {key} has the dtype {stored}, which is not known")
                 total += math.prod(part.get_shape()) * size
     return total
+
+
+def without_refused(settings: PoliciesSettings, geometry: Geometry) -> tuple[PoliciesSettings, str]:
+    """Return settings without the policies that a model refuses, and a line about these, empty if
+    there are none."""
+    refused = {
+        asked.row_name: why
+        for asked in settings.policies
+        if (why := why_refused(make_policy(asked), geometry)) is not None
+    }
+    if not refused:
+        return settings, ""
+    left = tuple(each for each in settings.policies if each.row_name not in refused)
+    said = "; ".join(f"{name} {why}" for name, why in refused.items())
+    return settings.model_copy(update={"policies": left}), f"left out: {said}"
 
 
 def plan_caches(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from agentkv.cache.geometry import Geometry
-from agentkv.cache.recurrent import require_policy
+from agentkv.cache.refusals import require_policy
 from agentkv.cache.spans import NO_PINS, Pins
 from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.defaults import BUDGET

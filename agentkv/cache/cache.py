@@ -42,9 +42,10 @@ from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
-from agentkv.cache.numbering import Numbering, is_bounded, why_limited, why_refused
+from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.recurrent import WHY_NOT_BACK, RecurrentLayer, misplaced_padding
+from agentkv.cache.refusals import require_policy
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -115,9 +116,7 @@ class Cache(HookedCache):
         """
         if dtype is not None:
             geometry = replace(geometry, dtype=dtype)
-        obstacle = why_refused(policy, geometry)
-        if obstacle is not None:
-            raise PolicyError(f"policy {policy.name!r} {obstacle}; take another policy")
+        require_policy(policy, geometry)
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
         self.prefill: Prefill = prefill

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from agentkv.cache.geometry import Geometry
 from agentkv.policies.policy import Policy
-from agentkv.policies.registry import NAMED, policy
-from agentkv.policies.slots import Predictor
 
 EXACT_FIRST, EXACT_LAST, USED = 1 / 8, 1 / 4, 1 / 2
 """Shares of the model's positions (our choice). Entries in the first and in the last of those in
@@ -92,27 +90,6 @@ def why_limited(policy: Policy, geometry: Geometry) -> str | None:
     if geometry.why_fixed is not None:
         return geometry.why_fixed
     return None if is_bounded(policy, geometry) else "the policy keeps every token"
-
-
-def why_refused(policy: Policy, geometry: Geometry) -> str | None:
-    """Return why a policy cannot be used with a model, as the rest of a sentence about the policy;
-    None if it can."""
-    layers = [geometry.layers[i] for i in geometry.policy_layers]
-    if isinstance(policy.scorer, Predictor) and any(each.frequencies is None for each in layers):
-        return f"turns queries to coming positions, and {geometry.why_fixed}"
-    if policy.selector.norms is not None and not all(each.projection for each in layers):
-        return "reads output projections, and an attention of this model has none"
-    return None
-
-
-def refused_policies(geometry: Geometry) -> dict[str, list[str]]:
-    """Return the named policies that cannot be used with a model, by the reason."""
-    refused: dict[str, list[str]] = {}
-    for name in NAMED:
-        why = why_refused(policy(name), geometry)
-        if why is not None:
-            refused.setdefault(why, []).append(name)
-    return refused
 
 
 def is_bounded(policy: Policy, geometry: Geometry) -> bool:

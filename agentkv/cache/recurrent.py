@@ -12,10 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentkv.cache.geometry import Geometry
 from agentkv.cache.storage.table import Meter
-from agentkv.policies.entries import PolicyError
-from agentkv.policies.policy import Policy
 
 WHY_NOT_BACK = (
     "layers of this model keep a recurrent state, which cannot forget single tokens; take a "
@@ -120,16 +117,6 @@ class RecurrentLayer:
         state = self._states.pop(name, None)
         if state is not None:
             self._meter.add(-state.untyped_storage().nbytes())
-
-
-def require_policy(policy: Policy, geometry: Geometry) -> None:
-    """Raise PolicyError if the recurrent layers of a model rule a policy out."""
-    if geometry.recurrent_layers and policy.recall.looks_back:
-        raise PolicyError(
-            f"policy {policy.name!r} computes a token again when it looks back, and the recurrent "
-            f"layers of {geometry.family} would take it in twice; give a policy that does not "
-            "look back, such as 'int8', 'full' or 'window'"
-        )
 
 
 def misplaced_padding(is_token: Tensor, fed: Sequence[int]) -> str | None:

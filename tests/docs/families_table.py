@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentkv.cache.hf.decoder import unknown_code
 from agentkv.cache.hf.families import describe
-from agentkv.cache.numbering import refused_policies
+from agentkv.cache.refusals import refused_policies
 from tests.agentkv.cache.every_family import CHANGES, SEEING, SINCE_5, tiny
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"

@@ -26,12 +26,15 @@ def plan(
     """Say what weights and caches will take, and what fits, without loading the model."""
     with for_people() as console:
         from agentkv.build import ignored_budget
-        from agentkv.plan import memory_of, plan_caches, plan_model
+        from agentkv.plan import memory_of, plan_caches, plan_model, without_refused
         from agentkv_tasks.cli.listing import print_plan
 
         settings = PoliciesSettings.read(**given, model=model)
         note(ignored_budget(settings))
         num_bytes = memory_of(settings.device, memory)
         planned = plan_model(settings)
+        if given.get("policies") is None:
+            settings, left_out = without_refused(settings, planned.geometry)
+            note(left_out)
         caches = plan_caches(settings, planned, num_tokens=tokens, memory=num_bytes)
         print_plan(console, planned, caches, num_tokens=tokens, memory=num_bytes)

@@ -124,7 +124,7 @@ def _model(name: str) -> Iterator[Finding]:
     from agentkv.cache.hf.decoder import unknown_code
     from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
-    from agentkv.cache.numbering import refused_policies
+    from agentkv.cache.refusals import refused_policies
     from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model
     from agentkv.models.load import load_model
 

@@ -7,7 +7,7 @@ from transformers import __version__ as transformers_version
 
 import agentkv
 from agentkv.cache.hf.families import describe
-from agentkv.cache.numbering import why_refused
+from agentkv.cache.refusals import why_refused
 from tests.agentkv.cache.conftest import Judge
 from tests.agentkv.cache.every_family import CHANGES, SEEING, SINCE_5, tiny
 from tests.agentkv.cache.policies_under_test import PUBLISHED, TOLERANCE

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
@@ -250,8 +251,9 @@ def pieces(ids: Tensor, size: int) -> list[Tensor]:
 
 
 def rows_of(cache: Any) -> float:
-    """Return the entries of a DynamicCache, mean over its layers."""
-    counts = [layer.keys.shape[-2] for layer in cache.layers]
+    """Return the entries of a DynamicCache, mean over its layers that attend."""
+    attending = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    counts = [layer.keys.shape[-2] for layer in attending]
     return float(sum(counts) / len(counts))
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.contenders.models import twin
 
 ATTENTION = "agentkv-bench-judge"
@@ -43,8 +45,11 @@ class CacheJudge:
         AttentionInterface.register(ATTENTION, partial(_attend_through, attend))
         AttentionMaskInterface.register(ATTENTION, _no_mask)
         self._model = twin(plain, ATTENTION)
+        hybrid = describe(plain).hybrid
         # without a configuration, all layers keep everything
-        self._cache = DynamicCache()
+        self._cache = DynamicCache() if hybrid is None else _hybrid_cache(self._model)
+        self._attending = None if hybrid is None else hybrid.attending
+        """Decoder layers that attend; None: all."""
         self._kept: Kept | None = None
 
     def feed(self, ids: Tensor, kept: Kept | None) -> Tensor:
@@ -58,6 +63,11 @@ class CacheJudge:
         logits: Tensor = outputs.logits[:, -1]
         return logits
 
+    def _layers(self) -> list[Any]:
+        """Return the cache's layers that hold keys and values."""
+        layers: Any = self._cache.layers
+        return list(layers) if self._attending is None else [layers[i] for i in self._attending]
+
     def take_quantised(self, cache: Cache) -> float:
         """Replace entries by their decoded values wherever `cache` stores them quantized.
 
@@ -66,8 +76,7 @@ class CacheJudge:
             share of their norm; 0 without quantized entries.
         """
         worst = 0.0
-        layers: Any = self._cache.layers
-        for own, layer in zip(layers, cache.cache_layers, strict=True):
+        for own, layer in zip(self._layers(), cache.cache_layers, strict=True):
             storage = layer.storage
             width, per = storage.layout.num_heads, storage.layout.segments_per_sequence
             for segment, count in enumerate(storage.num_quantized):
@@ -98,8 +107,7 @@ class CacheJudge:
             their norm.
         """
         worst = 0.0
-        layers: Any = self._cache.layers
-        for own, read_back in zip(layers, decoded, strict=True):
+        for own, read_back in zip(self._layers(), decoded, strict=True):
             for mine, theirs in zip((own.keys, own.values), read_back, strict=True):
                 first = mine[:, :, : theirs.shape[2]]  # a view
                 before, found = first.double(), theirs.double()
@@ -134,7 +142,10 @@ class CacheJudge:
             visible &= behind < sliding_window
         visible = visible.expand(query.shape[0], key.shape[1], -1, -1)  # (B, H, n, T)
         if self._kept is not None:
-            visible = visible & self._held(self._kept[module.layer_idx], key, num_new)[:, :, None]
+            number = module.layer_idx
+            if self._attending is not None:
+                number = self._attending.index(number)
+            visible = visible & self._held(self._kept[number], key, num_new)[:, :, None]
         if scaling is None:
             scaling = query.shape[-1] ** -0.5
         return attention_of(query, key, value, visible, scaling, s_aux).to(query.dtype), None
@@ -191,3 +202,13 @@ def _attend_through(attend: "weakref.WeakMethod[Any]", *args: Any, **kwargs: Any
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+def _hybrid_cache(model: Any) -> DynamicCache:
+    """Return a cache of transformers for a hybrid."""
+    cache: Any = DynamicCache(config=model.config)
+    cache.layers = [
+        DynamicLayer() if isinstance(layer, DynamicSlidingWindowLayer) else layer
+        for layer in cache.layers
+    ]
+    return cache
