@@ -14,7 +14,7 @@ from agentkv.models.scripted import Stop
 from agentkv_env.actions import Action
 from agentkv_env.page import Page
 from agentkv_env.session import Session
-from tests.agentkv.agent.test_async_session import run_on_page
+from tests.agentkv.agent.conftest import OnPage
 
 pytestmark = pytest.mark.browser
 
@@ -92,7 +92,7 @@ def test_models_and_classes_that_allow_no_such_answer_are_refused_before_anythin
 
 
 def test_a_page_of_the_async_api_gets_such_answers_too(
-    site: str, tiny_chat_model: LocalModel
+    on_page: OnPage, site: str, tiny_chat_model: LocalModel
 ) -> None:
     async def test(page: AsyncPage) -> None:
         agent = Agent(tiny_chat_model, "full", max_new_tokens=80)
@@ -100,4 +100,4 @@ def test_a_page_of_the_async_api_gets_such_answers_too(
             episode = await ours.do("Which berth?", answer=Berth, before_action=stop)
         assert isinstance(episode.answer, Berth)
 
-    run_on_page(site + "/", test)
+    on_page(site + "/", test)

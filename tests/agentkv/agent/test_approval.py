@@ -12,8 +12,8 @@ from agentkv_env.actions import Action
 from agentkv_env.browser import Browser
 from agentkv_env.page import Page
 from agentkv_env.session import Session
+from tests.agentkv.agent.conftest import OnPage
 from tests.agentkv.agent.fixed_replies import FixedReplies
-from tests.agentkv.agent.test_async_session import run_on_page
 
 pytestmark = pytest.mark.browser
 
@@ -79,7 +79,7 @@ def test_an_answer_that_is_neither_yes_nor_no_is_no_yes(session: Session) -> Non
     assert session.observe().title == "Home"
 
 
-def test_a_coroutine_approves_on_a_page_of_the_async_api(site: str) -> None:
+def test_a_coroutine_approves_on_a_page_of_the_async_api(on_page: OnPage, site: str) -> None:
     asked: list[str] = []
 
     async def approve(page: Page, action: Action) -> bool:
@@ -93,5 +93,5 @@ def test_a_coroutine_approves_on_a_page_of_the_async_api(site: str) -> None:
             episode = await ours.do("goal", approve=approve)
         assert episode.steps[0].error.startswith("refused: the user did not allow")
 
-    run_on_page(site + "/", test)
+    on_page(site + "/", test)
     assert len(asked) == 1 and asked[0].startswith("click [")

@@ -111,7 +111,7 @@ def test_only_the_first_and_the_latest_goal_stay_pinned(
 ) -> None:
     agent = Agent(tiny_model, "window", budget=128, max_new_tokens=32)
     with agent.open(session) as ours:
-        for number in range(12):  # all goals together would not fit
+        for number in range(8):  # all goals together would not fit
             ours.do(f"goal number {number}, which has some twenty tokens", max_steps=1)
             cache = conversation_of(ours).cache
             labels = [
@@ -335,7 +335,7 @@ def test_a_cancelled_episode_ends_and_the_session_goes_on(
         assert len(ours.do("go on", max_steps=1).steps) == 1
 
 
-@pytest.mark.parametrize("num_forwards", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("num_forwards", [0, 1, 3])
 def test_a_reply_that_is_cancelled_anywhere_leaves_a_stream_that_goes_on(
     tiny_model: LocalModel, page: Page, num_forwards: int
 ) -> None:
@@ -473,16 +473,17 @@ def test_a_session_with_changes_is_loaded_with_the_page_that_was_read(
         assert "same: " in loaded.ask("two?").reply.observation
 
 
-def saved_index(agent: Agent, page: BrowserSession, folder: Path) -> Path:
+def saved_index(agent: Agent, page: BrowserSession | Still, folder: Path) -> Path:
     with agent.open(page) as ours:
         ours.ask("one?")
         ours.save(folder)
     return folder / INDEX
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_a_damaged_session_is_refused(agent: Agent, page: Page, tmp_path: Path) -> None:
+    index, still = saved_index(agent, Still(page), tmp_path), Still(page)
+    good = json.loads(index.read_text())
+    damages: list[tuple[dict[str, object], str]] = [
         ({"version": 2}, "another version of agentkv wrote it: version"),
         ({"seen": 1}, "has read .* tokens, not 1"),
         ({"cache": "../../etc/passwd"}, "cache: String should match"),
@@ -491,15 +492,11 @@ def saved_index(agent: Agent, page: BrowserSession, folder: Path) -> Path:
         ({"random": "AAAA"}, "random state"),
         ({"pending": [-1]}, "pending.0"),
         ({"extra": 1}, "extra: Extra inputs"),
-    ],
-)
-def test_a_damaged_session_is_refused(
-    agent: Agent, session: BrowserSession, tmp_path: Path, change: dict[str, object], problem: str
-) -> None:
-    index = saved_index(agent, session, tmp_path)
-    index.write_text(json.dumps({**json.loads(index.read_text()), **change}))
-    with pytest.raises(ConversationFileError, match=problem):
-        Session.load(tmp_path, agent, session)
+    ]
+    for change, problem in damages:
+        index.write_text(json.dumps({**good, **change}))
+        with pytest.raises(ConversationFileError, match=problem):
+            Session.load(tmp_path, agent, still)
 
 
 def test_a_folder_without_a_session_is_refused(

@@ -35,7 +35,7 @@ def feed(model, cache, tokens, chunks=CHUNKS, batch=1):
 # ---- what is pinned stays
 
 
-@pytest.mark.parametrize("name", sampled(EVICTING, every=4))
+@pytest.mark.parametrize("name", sampled(EVICTING, every=8))
 def test_pinned_tokens_stay_in_every_head_of_every_layer(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
@@ -383,7 +383,7 @@ def test_pins_are_a_set_of_positions(changes):
     assert list(pins.ranges) == sorted(pins.ranges, key=lambda each: each[0])
 
 
-@pytest.mark.parametrize("name", sampled(CASES, every=6, first=3))
+@pytest.mark.parametrize("name", sampled(CASES, every=12, first=3))
 def test_what_was_fed_in_inference_mode_can_be_changed_outside_of_it(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     held = []

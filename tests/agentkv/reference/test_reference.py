@@ -40,8 +40,6 @@ Forward = list[list[int]]
 
 VOCAB = 64
 CHUNK = 24
-REPLIES = (14, 8)
-"""Tokens that are decoded in either turn, after its page."""
 NEAR = 1e-5
 """Decisions of the loops that are closer than this, relative, excuse a difference in their layer:
 models round norms and rotations to float32, and the cache's scores are float32."""
@@ -108,6 +106,8 @@ class Case:
     budget: int | None = 28
     pages: tuple[int, int] = (58, 51)
     """Tokens of the page that either turn begins with."""
+    replies: tuple[int, int] = (10, 6)
+    """Tokens of the reply to either page."""
     compares_layers: bool = False
     """The policy acts between forwards only, so that `feed` reads one chunk per forward."""
     went_all_ways: Callable[[loops.Policy], bool] = lambda policy: True
@@ -232,6 +232,7 @@ CASES = {
         {**LOOKS, "recent": 6, "format": "dense", "slack": 0},
         budget=150,
         pages=(100, 150),
+        replies=(14, 8),
         went_all_ways=lambda policy: (
             all(map(len, policy.storage.stored.values()))
             and 4 < sum(policy.looked) < len(policy.looked) - 4
@@ -340,7 +341,7 @@ def test_what_feed_keeps_is_what_the_paper_says(name):
     case = CASES[name]
     watched, reference = Watched(case, name), Reference(case)
     forwards: list[Forward] = []
-    for turn, length in enumerate(REPLIES):
+    for turn, length in enumerate(case.replies):
         page = page_of(case, turn)
         logits = watched.cache.feed(watched.model, torch.tensor([page]))
         chunks = [page[n : n + CHUNK] for n in range(0, len(page), CHUNK)]
@@ -354,12 +355,12 @@ def test_what_feed_keeps_is_what_the_paper_says(name):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(CASES, every=3))
+@pytest.mark.parametrize("name", sampled(CASES, every=6))
 def test_what_generate_keeps_is_what_the_paper_says(name):
     case = CASES[name]
     watched, reference = Watched(case, name), Reference(case)
     forwards, ids = [], torch.zeros(1, 0, dtype=torch.long)
-    for turn, length in enumerate(REPLIES):
+    for turn, length in enumerate(case.replies):
         fed = watched.cache.seen
         ids = torch.cat([ids, torch.tensor([page_of(case, turn)])], dim=1)
         ids = watched.model.generate(

@@ -83,10 +83,10 @@ def wait_until_it_answers(client: openai.OpenAI, process: "subprocess.Popen[Any]
 
 
 @contextmanager
-def next_server(folder: Path, store: Path, name: str = "tiny") -> Iterator[openai.OpenAI]:
+def next_server(folder: Path, store: Path) -> Iterator[openai.OpenAI]:
     """Run a server with the same model and options in this process."""
     local = load_model(str(folder), device="cpu")
-    options = {"name": name, "memory": "400KiB", "store": store}
+    options = {"name": "tiny", "memory": "400KiB", "store": store}
     with serving(local, **options) as served, served.client() as client:
         yield client
 
@@ -99,7 +99,7 @@ def ask(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:
 def test_saved_sessions_outlive_a_killed_server_and_none_is_mixed_up(
     folder: Path, tmp_path: Path
 ) -> None:
-    names = [f"guest {i}" for i in range(6)]
+    names = [f"guest {i}" for i in range(4)]
     talks: dict[str, list[Any]] = {}
     expected: dict[str, str] = {}
     with next_server(folder, tmp_path / "alone") as client:
