@@ -17,6 +17,7 @@ from agentkv.models.scripted import Solution, Stop
 from agentkv.trace import Episode, Step
 from agentkv_env.actions import Action
 from agentkv_env.page import Page
+from agentkv_env.session import Session as BrowserSession
 from tests.agentkv.agent.conftest import OnPage
 from tests.agentkv.agent.fixed_replies import FixedReplies
 from tests.own_thread import in_own_thread
@@ -207,13 +208,11 @@ def test_a_session_is_saved_and_loaded(
     on_page(site + "/", test)
 
 
-def test_each_kind_of_page_is_sent_to_its_own_session(on_page: OnPage, site: str) -> None:
-    def with_a_sync_page() -> None:
-        with agentkv.browser() as sync_page:
-            with pytest.raises(TypeError, match=r"async_api, found playwright\.sync_api"):
-                AsyncSession(Agent(Stop()), sync_page)  # type: ignore[arg-type]
-
-    in_own_thread(with_a_sync_page)
+def test_each_kind_of_page_is_sent_to_its_own_session(
+    on_page: OnPage, site: str, session: BrowserSession
+) -> None:
+    with pytest.raises(TypeError, match=r"async_api, found playwright\.sync_api"):
+        AsyncSession(Agent(Stop()), session.page)  # type: ignore[arg-type]
 
     async def test(page: AsyncPage) -> None:
         with pytest.raises(TypeError, match=r"use agentkv\.AsyncSession"):
