@@ -352,7 +352,7 @@ def test_replies_that_are_cancelled_in_a_row_leave_every_turn_where_it_says(
     with Agent(model).open(Still(page)) as ours:
         ours.ask("begin")
         conversation = conversation_of(ours)
-        for number in range(5):
+        for number in range(3):
             asked = itertools.count()
             conversation.is_cancelled = lambda asked=asked: next(asked) == num_forwards  # type: ignore[misc]
             goal = "reach a goal of many words, " * 12
