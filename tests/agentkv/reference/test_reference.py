@@ -104,7 +104,7 @@ class Case:
     loops: Callable[[], loops.Policy]
     parameters: dict[str, object] = field(default_factory=dict)
     budget: int | None = 28
-    pages: tuple[int, int] = (58, 51)
+    pages: tuple[int, int] = (46, 40)
     """Tokens of the page that either turn begins with."""
     replies: tuple[int, int] = (10, 6)
     """Tokens of the reply to either page."""
@@ -120,7 +120,12 @@ STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
 LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4}
 AGED = {"threshold": 0.45, "tight": 60, "protected": 5, "recent": 6}
-INT8 = {"budget": 150, "pages": (100, 150), "went_all_ways": lambda p: wavered(p) and packed(p)}
+INT8 = {
+    "budget": 150,
+    "pages": (100, 150),
+    "replies": (14, 8),
+    "went_all_ways": lambda p: wavered(p) and packed(p),
+}
 
 
 def stored(family: str, how: type[formats.Int8] | type[formats.ByToken]) -> Case:
@@ -161,6 +166,7 @@ CASES = {
         "mistral",
         lambda: loops.LazyEviction(28, threshold=0.02, window=5),
         {"threshold": 0.02, "protected": 5, "slack": 4},
+        pages=(58, 51),
         went_all_ways=lambda p: {0, 1, 2, 3, 4} < {p.longest(*token) for token in p.times},
     ),
     "keydiff": Case("qwen3", lambda: loops.KeyDiff(28)),
@@ -214,7 +220,13 @@ CASES = {
         went_all_ways=lambda policy: min(policy.ratios) < 0.9 and bool(policy.quantized),
     ),
     "edie": Case("gemma3", lambda: loops.Edie(28, **SMALL), SMALL),
-    "edie-tada": Case("llama", lambda: loops.EdieTada(28, **SMALL), SMALL, compares_layers=True),
+    "edie-tada": Case(
+        "llama",
+        lambda: loops.EdieTada(28, **SMALL),
+        SMALL,
+        pages=(58, 51),
+        compares_layers=True,
+    ),
     "conf-kv": Case("mistral", lambda: loops.ConfKV(28, **SURE), SURE, went_all_ways=wavered),
     "conf-kv-int8": Case("gpt_oss", lambda: loops.ConfKVInt8(150, **AGED), AGED, **INT8),
     "conf-kv-l": Case("qwen2", lambda: loops.ConfKVL(150, **AGED), AGED, **INT8),
