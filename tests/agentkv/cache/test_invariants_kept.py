@@ -178,7 +178,7 @@ def test_entries_follow_their_sequence_wherever_beams_take_it(llama, cache_for, 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(SCHEDULED, every=3))
+@pytest.mark.parametrize("name", sampled(SCHEDULED, every=6))
 def test_on_the_schedule_of_prompts_replies_grow_and_the_next_prompt_selects_anew(
     llama, cache_for, tokens, name
 ):
@@ -229,7 +229,7 @@ def test_on_an_interval_entries_go_at_every_third_token_only(llama, cache_for, t
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "share"),
-    sampled([(name, 0.4) for name in PUBLISHED if name in BOUNDED], every=4) + [("snapkv", "40%")],
+    sampled([(name, 0.4) for name in PUBLISHED if name in BOUNDED], every=8) + [("snapkv", "40%")],
 )
 def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, name, share):
     case = CASES[name]
@@ -250,7 +250,7 @@ def test_a_share_of_the_tokens_seen_grows_with_them(llama, cache_for, tokens, na
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4, first=1))
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=8, first=1))
 def test_a_prompt_fed_whole_is_attended_to_whole(llama, model_of, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
     full = cache_for(llama, policy="full", prefill="whole").feed(llama, ids)
