@@ -96,7 +96,7 @@ def test_an_assistant_drafts_for_a_cache(llama, model_of, cache_for, tokens, do_
 
 
 @pytest.mark.skipif(not SAYS_WHEN, reason="this transformers does not announce assisted decoding")
-@pytest.mark.parametrize("name", sampled(PUBLISHED, every=5, first=2))
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=4))
 def test_every_policy_takes_drafts_or_says_at_once_why_not(llama, cache_for, tokens, name):
     case, ids = CASES[name], repeating(tokens, 110)
     cache = cache_for(llama, policy=case.make(), budget=case.budget)
