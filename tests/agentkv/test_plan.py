@@ -64,7 +64,6 @@ def gemma() -> Gemma3ForCausalLM:
 @torch.no_grad()
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("family", ["llama", "gemma"])
-@pytest.mark.sample("values")
 def test_a_cache_takes_what_was_planned(
     request: pytest.FixtureRequest, tmp_path: Path, family: str, policy: str
 ) -> None:
