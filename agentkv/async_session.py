@@ -185,10 +185,9 @@ class AsyncSession:
 @asynccontextmanager
 async def async_browser(addresses: Mapping[str, str] | None = None) -> AsyncIterator[AsyncPage]:
     """Start Chromium and yield a page of Playwright's async API; see `agentkv.browser`."""
+    rules = host_rules(addresses or {})
     async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(
-            executable_path=find_executable(), args=host_rules(addresses or {})
-        )
+        running = await playwright.chromium.launch(executable_path=find_executable(), args=rules)
         try:
             yield await running.new_page()
         finally:

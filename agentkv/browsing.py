@@ -28,10 +28,9 @@ def browser(addresses: Mapping[str, str] | None = None) -> Iterator[Page]:
         BrowserMissing: a RuntimeError; $AGENTKV_BROWSER names a file that does not exist.
         playwright.sync_api.Error: no Chromium was found, or it did not start.
     """
+    rules = host_rules(addresses or {})
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=find_executable(), args=host_rules(addresses or {})
-        )
+        running = playwright.chromium.launch(executable_path=find_executable(), args=rules)
         try:
             yield running.new_page()
         finally:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
+from agentkv.advice import ADVICE
 from agentkv.defaults import POLICY
 from agentkv.policies.registry import NAMED
 from agentkv.terminal import Terminal
@@ -426,6 +427,7 @@ def test_act_keeps_a_trace_with_screenshots_and_says_how_it_ended(tmp_path: Path
     assert again.exit_code == 2 and "has a trace.jsonl already" in again.output
     failed = call(*given[:5], "--model", "random", "--max-steps", "1")
     assert failed.exit_code == 1 and "step_limit after 1 step" in failed.output
+    assert failed.output.splitlines()[-1] == ADVICE["step_limit"]
 
 
 @pytest.mark.browser

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentkv.adapters.browsergym import PAGE, Bids, BrowserGymAgent, page_of, to_calls
@@ -145,7 +145,7 @@ def test_a_model_decides_on_one_cache_for_all_steps(
         Agent(tiny_model, "lookback-int8", budget=256, temperature=1.0, max_new_tokens=48), seed=2
     )
     seen = 0
-    for _ in range(6):
+    for _ in range(3):
         obs = agent.obs_preprocessor(gym.observe())
         assert "axtree_object" not in obs and isinstance(obs[PAGE], Page)
         calls, info = agent.get_action(obs)
@@ -183,6 +183,7 @@ def test_a_reply_that_cannot_be_carried_out_does_nothing_and_is_explained(gym: G
 PAGE_WITH_A_FIELD = Page("", "", (Node("element", "textbox", "Note", Box(0, 0, 1, 1), id=0),))
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(text=st.text())
 def test_any_text_reaches_browsergym_as_it_is(text: str, browsergym: None) -> None:
     from browsergym.core.action.parsers import highlevel_action_parser

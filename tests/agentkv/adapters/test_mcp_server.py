@@ -33,12 +33,22 @@ def pages() -> Iterator[Pages]:
         yield served
 
 
-@pytest.fixture
-def tools(pages: Pages) -> Iterator[PageTools]:
-    """Tools on the host `shop` in this thread."""
-    tools = PageTools([host(pages)], ocr=False)
+@pytest.fixture(scope="module")
+def shared(pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageTools]:
+    """Tools on the host `shop` in this thread, with a file and a secret."""
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "cat.png").write_text("x")
+    secrets = {"shop": Secret("qu&et <otter> 99", [host(pages)])}
+    tools = PageTools([host(pages)], ocr=False, files=[folder], secrets=secrets)
     yield tools
     tools.close()
+
+
+@pytest.fixture
+def tools(shared: PageTools) -> PageTools:
+    """Tools that return the next page whole, whatever other tests read."""
+    shared._known = None
+    return shared
 
 
 def host(pages: Pages) -> str:
@@ -113,19 +123,6 @@ def test_the_tools_say_whose_words_a_page_holds() -> None:
     in_own_thread(asyncio.run, listed())
 
 
-def test_a_server_answers_one_call_after_the_other(pages: Pages) -> None:
-    pages.set(
-        {"/": "<title>Home</title><p>Berth 42</p>", "/b": "<title>Sheds</title><p>Shed 9</p>"}
-    )
-
-    async def talk(call: Call) -> None:
-        urls = [pages.origin() + path for path in ("/", "/b") * 2]
-        answers = await asyncio.gather(*(call("open_page", url=url) for url in urls))
-        assert ["Berth 42" in answer for answer in answers] == [True, False, True, False]
-
-    converse(mcp_server([host(pages)], ocr=False), talk)
-
-
 def test_only_changes_are_returned_until_the_whole_page_is_asked_for(
     pages: Pages, tools: PageTools
 ) -> None:
@@ -154,37 +151,25 @@ def test_text_is_added_and_selected_and_points_are_pressed(pages: Pages, tools: 
         tools.select_text("three")
 
 
-def test_files_are_uploaded_only_where_the_user_names_some(pages: Pages, tmp_path: Path) -> None:
+def test_files_are_uploaded_only_where_the_user_names_some(pages: Pages, tools: PageTools) -> None:
     pages.set({"/": "<input type=file aria-label=Photo>"})
-    (tmp_path / "cat.png").write_text("x")
     assert "upload" not in {tool.__name__ for tool in PageTools([host(pages)]).tools}
-    tools = PageTools([host(pages)], ocr=False, files=[tmp_path])
     assert "upload" in {tool.__name__ for tool in tools.tools}
-    try:
-        home = tools.open_page(pages.origin() + "/")
-        assert "value: cat.png" in tools.upload(number_of("Photo", home), ["cat.png"])
-    finally:
-        tools.close()
+    home = tools.open_page(pages.origin() + "/")
+    assert "value: cat.png" in tools.upload(number_of("Photo", home), ["cat.png"])
 
 
-def test_a_client_types_a_secret_that_it_never_sees(pages: Pages) -> None:
+def test_a_client_types_a_secret_that_it_never_sees(pages: Pages, tools: PageTools) -> None:
     pages.set({"/": "<label>User <input></label><label>Password <input type=password></label>"})
-    secrets = {"shop": Secret("qu&et <otter> 99", [host(pages)])}
-    tools = PageTools([host(pages)], ocr=False, secrets=secrets)
     assert f"<secret:shop> on {host(pages)}" in tools.instructions
-    try:
-        home = tools.open_page(pages.origin() + "/")
-        shown = [
-            tools.type_text(number_of(name, home), "<secret:shop>") for name in ("Password", "User")
-        ]
-        assert "value: <secret:shop>" in shown[1]
-        with pytest.raises(
-            ToolFailed, match="no <secret:bank>; there are: <secret:shop>"
-        ) as failed:
-            tools.type_text(number_of("User", home), "<secret:bank>")
-        assert "otter" not in repr([*shown, failed, tools.instructions])
-    finally:
-        tools.close()
+    home = tools.open_page(pages.origin() + "/")
+    shown = [
+        tools.type_text(number_of(name, home), "<secret:shop>") for name in ("Password", "User")
+    ]
+    assert "value: <secret:shop>" in shown[1]
+    with pytest.raises(ToolFailed, match="no <secret:bank>; there are: <secret:shop>") as failed:
+        tools.type_text(number_of("User", home), "<secret:bank>")
+    assert "otter" not in repr([*shown, failed, tools.instructions])
 
 
 def test_a_client_answers_the_dialogs_of_a_page(pages: Pages, tools: PageTools) -> None:
@@ -261,7 +246,7 @@ def test_a_typed_password_is_never_returned(pages: Pages, tools: PageTools) -> N
 def test_errors_say_what_to_do(pages: Pages, tools: PageTools) -> None:
     pages.set({"/": "<title>Home</title><select><option>Red<option>Blue</select>"})
     with pytest.raises(ToolFailed, match="no page is open; call open_page"):
-        tools.read_page()
+        PageTools([host(pages)], ocr=False).read_page()
     page = tools.open_page(pages.origin() + "/")
     with pytest.raises(ToolFailed, match="there is no element"):
         tools.click(99)
@@ -297,11 +282,22 @@ def test_without_the_package_the_command_says_what_to_install() -> None:
     assert "pip install 'agentkv-web[mcp]'" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_misspelt_argument_is_refused_by_name_before_anything_is_done(pages: Pages) -> None:
-    pages.set({"/": "<input aria-label=Name><script>n = 0; onkeydown = () => n++</script>"})
+def test_a_server_answers_one_call_after_the_other_and_does_none_with_a_misspelt_argument(
+    pages: Pages,
+) -> None:
+    pages.set(
+        {
+            "/": "<input aria-label=Name><p>Berth 42</p>"
+            "<script>n = 0; onkeydown = () => n++</script>",
+            "/b": "<title>Sheds</title><p>Shed 9</p>",
+        }
+    )
     said: list[str] = []
 
     async def talk(call: Call) -> None:
+        urls = [pages.origin() + path for path in ("/", "/b") * 2]
+        answers = await asyncio.gather(*(call("open_page", url=url) for url in urls))
+        assert ["Berth 42" in answer for answer in answers] == [True, False, True, False]
         page = await call("open_page", url=f"http://{host(pages)}/")
         field = number_of("Name", page)
         said.append(await call("type_text", element=field, text="Ada", press_enter=True))

@@ -1,12 +1,16 @@
 """Small real components: freshly trained tokenizers, random Llamas, handmade pages and a site."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from threading import Thread
 
 import pytest
 import torch
+from playwright.async_api import Page as AsyncPage
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from agentkv.async_session import async_browser
 from agentkv.dialog.prompt import PlainTemplate
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
@@ -151,6 +155,49 @@ def site() -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     with Browser.launch() as browser:
         yield browser
+
+
+OnPage = Callable[[str, Callable[[AsyncPage], Awaitable[None]]], None]
+
+
+@pytest.fixture(scope="module")
+def on_page() -> Iterator[OnPage]:
+    """Return a function that runs a coroutine with a page of the async API that shows a URL.
+
+    The pages share a browser and its event loop, which runs in a thread of its own.
+    """
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(work: Awaitable[AsyncPage | None]) -> AsyncPage | None:
+        async def main() -> AsyncPage | None:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(main(), loop).result()
+
+    running = async_browser()
+    first = run(running.__aenter__())
+    assert first is not None and first.context.browser is not None
+    chromium = first.context.browser
+
+    def on_page(url: str, test: Callable[[AsyncPage], Awaitable[None]]) -> None:
+        async def on_new_page() -> None:
+            context = await chromium.new_context()
+            try:
+                page = await context.new_page()
+                await page.goto(url)
+                await test(page)
+            finally:
+                await context.close()
+
+        run(on_new_page())
+
+    yield on_page
+    run(running.__aexit__(None, None, None))  # type: ignore[arg-type]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @pytest.fixture

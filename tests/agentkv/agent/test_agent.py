@@ -1,7 +1,7 @@
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from agentkv_env.actions import parse
 from agentkv_env.browser import Browser
 from agentkv_env.page import Page
 from agentkv_env.session import Session
-from tests.agentkv.agent.fixed_replies import FixedReplies
+from tests.agentkv.agent.fixed_replies import FixedReplies, Still
 
 pytestmark = pytest.mark.browser
 
@@ -35,14 +35,14 @@ def test_typing_reaches_the_page(session: Session, site: str) -> None:
     assert Agent(model).run(session, "search").steps[1].url == f"{site}/search?q=heron"
 
 
-def test_an_agent_that_never_stops_reaches_the_step_limit(session: Session) -> None:
-    episode = Agent(RandomClicks()).run(session, "wander", max_steps=4)
+def test_an_agent_that_never_stops_reaches_the_step_limit(page: Page) -> None:
+    episode = Agent(RandomClicks()).run(Still(page), "wander", max_steps=4)
     assert (episode.status, episode.answer, len(episode.steps)) == ("step_limit", "", 4)
 
 
-def test_three_unparsable_replies_in_a_row_end_the_episode(session: Session) -> None:
-    model = FixedReplies(["hm", "click [link: Boats]", "what", "```dance```", "hm"])
-    episode = Agent(model).run(session, "goal")
+def test_three_unparsable_replies_in_a_row_end_the_episode(page: Page) -> None:
+    model = FixedReplies(["hm", "click [link: Blue Kayak]", "what", "```dance```", "hm"])
+    episode = Agent(model).run(Still(page), "goal")
     assert episode.status == "parse_limit"
     assert [bool(step.action) for step in episode.steps] == [False, True, False, False, False]
     assert episode.num_parse_failures == 4
@@ -50,8 +50,8 @@ def test_three_unparsable_replies_in_a_row_end_the_episode(session: Session) -> 
     assert model.notes[2] == ""
 
 
-def test_five_equal_actions_on_an_unchanged_page_end_the_episode(session: Session) -> None:
-    episode = Agent(FixedReplies(["click [button: Idle]"])).run(session, "goal")
+def test_five_equal_actions_on_an_unchanged_page_end_the_episode(page: Page) -> None:
+    episode = Agent(FixedReplies(["click [link: Blue Kayak]"])).run(Still(page), "goal")
     assert (episode.status, len(episode.steps)) == ("repetition", 5)
     assert [bool(step.error) for step in episode.steps] == [False] * 4 + [True]
 
@@ -62,8 +62,8 @@ def test_equal_actions_that_change_the_page_do_not_end_the_episode(session: Sess
     assert session.page.get_by_text("7").count() == 1
 
 
-def test_the_time_limit_ends_the_episode(session: Session) -> None:
-    episode = Agent(RandomClicks()).run(session, "goal", timeout_s=1e-9)
+def test_the_time_limit_ends_the_episode(page: Page) -> None:
+    episode = Agent(RandomClicks()).run(Still(page), "goal", timeout_s=1e-9)
     assert (episode.status, episode.steps) == ("timeout", ())
     assert "1e-09 s" in episode.error
 
@@ -138,18 +138,18 @@ def test_a_window_that_closes_itself_does_not_end_the_episode(session: Session) 
     assert (episode.status, len(episode.steps)) == ("stopped", 3)
 
 
-def test_a_note_neutralizes_text_that_the_reply_quotes(session: Session) -> None:
+def test_a_note_neutralizes_text_that_the_reply_quotes(page: Page) -> None:
     model = FixedReplies(["```dance [7] \x1b[2J ｀click ［8］```", "```stop []```"])
-    Agent(model).run(session, "goal")
+    Agent(model).run(Still(page), "goal")
     assert model.notes[1].startswith("error: ") and model.notes[1].isprintable()
     assert "dance ⟦7⟧" in model.notes[1] and "click ⟦8⟧" in model.notes[1]
     assert not set("`｀［］") & set(model.notes[1])
 
 
-def test_lenient_parsing_accepts_a_reply_that_strict_parsing_rejects(session: Session) -> None:
+def test_lenient_parsing_accepts_a_reply_that_strict_parsing_rejects(page: Page) -> None:
     model = FixedReplies(["```Click(1)```", "```stop [x]```"])
-    assert not Agent(model, strict=True).run(session, "goal").steps[0].action
-    assert Agent(model, strict=False).run(session, "goal").steps[0].action == "click [1]"
+    assert not Agent(model, strict=True).run(Still(page), "goal").steps[0].action
+    assert Agent(model, strict=False).run(Still(page), "goal").steps[0].action == "click [1]"
 
 
 def test_steps_never_show_a_typed_password(session: Session, site: str) -> None:
@@ -223,13 +223,14 @@ def test_anything_but_a_page_is_rejected() -> None:
         Agent(Stop()).run("http://localhost/", "goal")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("policy", ["full", "conf-kv-int8", "window"])
+@pytest.mark.parametrize("policy", ["full", "conf-kv-int8"])
 def test_constrained_replies_of_a_random_model_always_parse(
-    session: Session, tiny_model: LocalModel, policy: str
+    page: Page, tiny_model: LocalModel, policy: str
 ) -> None:
     budget = None if policy == "full" else 96
     agent = Agent(tiny_model, policy, budget=budget, temperature=1.0, max_new_tokens=64)
-    episode = agent.run(session, "goal", max_steps=6, seed=3)
+    pages = Still(page, replace(page, title="Another page"))
+    episode = agent.run(pages, "goal", max_steps=3, seed=3)
     assert episode.num_parse_failures == 0
     assert episode.steps and all(step.num_tokens_out > 0 for step in episode.steps)
     assert episode.kv_peak_bytes >= episode.kv_mean_bytes > 0

@@ -13,10 +13,8 @@ from agentkv.models.local import LocalModel
 from agentkv.models.scripted import Stop
 from agentkv_env.actions import Action
 from agentkv_env.page import Page
-from agentkv_env.session import Session
-from tests.agentkv.agent.test_async_session import run_on_page
-
-pytestmark = pytest.mark.browser
+from tests.agentkv.agent.conftest import OnPage
+from tests.agentkv.agent.fixed_replies import Still
 
 
 class Berth(BaseModel):
@@ -36,23 +34,21 @@ def stop(page: Page, action: Action) -> Action:
 
 
 def test_the_answer_is_an_instance_of_the_model_that_was_given(
-    session: Session, tiny_chat_model: LocalModel
+    page: Page, tiny_chat_model: LocalModel
 ) -> None:
     agent = Agent(tiny_chat_model, "full", max_new_tokens=80)
-    episode = agent.run(session, "Which berth?", answer=Berth, before_action=stop)
+    episode = agent.run(Still(page), "Which berth?", answer=Berth, before_action=stop)
     assert episode.status == "stopped" and isinstance(episode.answer, Berth)
     assert episode.answer == Berth.model_validate_json(episode.answer_text)
-    with agent.open(session) as ours:  # the conversation goes on after it
+    with agent.open(Still(page)) as ours:  # the conversation goes on after it
         first = ours.do("Which berth?", answer=Berth, before_action=stop)
         second = ours.do("And now?", before_action=stop)
     assert first.answer == episode.answer and second.answer == "42"
 
 
-def test_an_episode_without_a_stop_has_no_answer(
-    session: Session, tiny_chat_model: LocalModel
-) -> None:
+def test_an_episode_without_a_stop_has_no_answer(page: Page, tiny_chat_model: LocalModel) -> None:
     episode = Agent(tiny_chat_model, "full", max_new_tokens=80).run(
-        session,
+        Still(page),
         "Which berth?",
         answer=Berth,
         max_steps=1,
@@ -62,37 +58,38 @@ def test_an_episode_without_a_stop_has_no_answer(
 
 
 def test_an_answer_that_does_not_validate_is_an_error_with_its_text(
-    session: Session, tiny_chat_model: LocalModel
+    page: Page, tiny_chat_model: LocalModel
 ) -> None:
     agent = Agent(tiny_chat_model, "full", max_new_tokens=16)
     with pytest.raises(AnswerInvalid, match="no Story: Invalid JSON.* max_new_tokens") as caught:
-        agent.run(session, "Tell me.", answer=Story, before_action=stop)
+        agent.run(Still(page), "Tell me.", answer=Story, before_action=stop)
     assert caught.value.text.startswith('{"text": "')
     assert [step.action for step in caught.value.steps] == ["stop [42]"]
 
 
 def test_models_and_classes_that_allow_no_such_answer_are_refused_before_anything_is_done(
-    session: Session, tiny_model: LocalModel, tiny_chat_model: LocalModel
+    page: Page, tiny_model: LocalModel, tiny_chat_model: LocalModel
 ) -> None:
     def never(page: Page, action: Action) -> None:
         raise AssertionError("nothing may be done")
 
     for model in (tiny_model, Stop()):
         with pytest.raises(AnswerFormError, match="writes actions only .* give the agent a chat"):
-            Agent(model, "full").run(session, "x", answer=Berth, before_action=never)
+            Agent(model, "full").run(Still(page), "x", answer=Berth, before_action=never)
     agent = Agent(tiny_chat_model, "full")
     with pytest.raises(AnswerFormError, match="subclass of pydantic.BaseModel; found <class 'dict"):
-        agent.run(session, "x", answer=dict, before_action=never)
+        agent.run(Still(page), "x", answer=dict, before_action=never)
 
     class Odd(BaseModel):
         codes: list[int] = Field(json_schema_extra={"unevaluatedItems": False})
 
     with pytest.raises(AnswerFormError, match="answer=Odd: .*codes.*unevaluatedItems"):
-        agent.run(session, "x", answer=Odd, before_action=never)
+        agent.run(Still(page), "x", answer=Odd, before_action=never)
 
 
+@pytest.mark.browser
 def test_a_page_of_the_async_api_gets_such_answers_too(
-    site: str, tiny_chat_model: LocalModel
+    on_page: OnPage, site: str, tiny_chat_model: LocalModel
 ) -> None:
     async def test(page: AsyncPage) -> None:
         agent = Agent(tiny_chat_model, "full", max_new_tokens=80)
@@ -100,4 +97,4 @@ def test_a_page_of_the_async_api_gets_such_answers_too(
             episode = await ours.do("Which berth?", answer=Berth, before_action=stop)
         assert isinstance(episode.answer, Berth)
 
-    run_on_page(site + "/", test)
+    on_page(site + "/", test)

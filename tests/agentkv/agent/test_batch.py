@@ -68,7 +68,7 @@ def test_batched_replies_equal_replies_written_alone(tiny_model: LocalModel, pag
         for i in range(len(SETTINGS))
     ]
     shared, alone = conversations(tiny_model), conversations(tiny_model)
-    for _ in range(3):
+    for _ in range(2):
         replies = reply_together(shared, pages, tiny_model)
         expected = [
             conversation.reply(page) for conversation, page in zip(alone, pages, strict=True)

@@ -64,12 +64,15 @@ def tokenizer_of(family: Any, trained: str) -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_template_is_used_as_it_is_unless_it_rewrites_earlier_turns(
+def test_a_template_is_used_as_it_is_unless_it_rewrites_earlier_turns_and_thinks_if_it_says_how(
     name: str, trained: str
 ) -> None:
     tokenizer = tokenizer_of(FAMILIES[name], trained)
     made = ChatTemplate(tokenizer)
     assert made.source == ("built-in" if name in BUILT_IN else "tokenizer"), made.reason
+    if name not in THINKING:
+        with pytest.raises(ValueError, match="does not think"):
+            made.with_thoughts()
     if name in BUILT_IN:
         return
     turn = made._tokenizer._untrusted.decode(made.turn("PAGE"), skip_special_tokens=False)
@@ -87,15 +90,9 @@ def test_a_template_is_used_as_it_is_unless_it_rewrites_earlier_turns(
     # no thought is left open
     assert turn.count("<think>") == turn.count("</think>") or name == "Deepseek-V3.1"
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_family_thinks_where_its_template_says_how(name: str, trained: str) -> None:
-    tokenizer = tokenizer_of(FAMILIES[name], trained)
     if name not in THINKING:
-        with pytest.raises(ValueError, match="does not think"):
-            ChatTemplate(tokenizer).with_thoughts()
         return
-    made = ChatTemplate(tokenizer).with_thoughts()
+    made = made.with_thoughts()
     assert made.source == "tokenizer" and made.thinking is not None
     turn = made._tokenizer._untrusted.decode(made.turn("PAGE"), skip_special_tokens=False)
     assert re.search(r"(<(seed:)?think>\n|<\|channel\|>analysis<\|message\|>)$", turn)

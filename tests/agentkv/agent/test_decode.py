@@ -40,7 +40,7 @@ def test_constrained_replies_are_actions_on_the_page_in_every_turn(
     tiny_model: LocalModel, page: Page
 ) -> None:
     conversation = begin(tiny_model, "conf-kv-int8", budget=128, temperature=1.0)
-    for _ in range(12):
+    for _ in range(6):
         reply = conversation.reply(page)
         action = parse(extract(reply.text))
         assert action.element_id is None or page.element(action.element_id) is not None
@@ -51,7 +51,7 @@ def test_constrained_replies_of_chat_models_end_before_the_limit(
     tiny_chat_model: LocalModel, page: Page
 ) -> None:
     conversation = begin(tiny_chat_model, temperature=1.0, max_new_tokens=80)
-    for _ in range(6):
+    for _ in range(4):
         reply = conversation.reply(page)
         parse(extract(reply.text))
         assert reply.num_tokens_out <= 80
@@ -68,7 +68,7 @@ def test_a_thought_is_bounded_stays_in_the_stream_and_is_no_part_of_the_reply(
     template = tiny_chat_model.template.with_thoughts()
     assert template.thinking is not None
     end = list(template.thinking.end)
-    for number in range(5):
+    for number in range(3):
         reply = conversation.reply(page)
         ids = conversation._turns[number].reply
         stop = next(i for i in range(len(ids)) if ids[i : i + len(end)] == end)
@@ -125,7 +125,7 @@ def test_a_model_that_does_not_think_is_named(tiny_model: LocalModel) -> None:
 texts = st.text(max_size=20)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(["link", "textbox", "button"]), texts), max_size=6))
 def test_constrained_replies_parse_on_any_page(
     tiny_model: LocalModel, elements: list[tuple[str, str]]
@@ -193,6 +193,7 @@ def test_goal_pages_and_replies_are_labelled(tiny_model: LocalModel, page: Page)
 
 @pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize("last_pages", [1, 2, 3, 9, None])
+@pytest.mark.sample("values")
 def test_older_pages_leave_their_heads_and_replies_in_the_cache(
     tiny_model: LocalModel, page: Page, last_pages: int | None, rebuild: bool
 ) -> None:
@@ -341,7 +342,7 @@ def test_only_equal_seeds_give_equal_replies(tiny_model: LocalModel, page: Page)
 
     def replies(seed: int) -> list[str]:
         conversation = acting.begin("goal", seed=seed)
-        return [conversation.reply(page).text for _ in range(5)]
+        return [conversation.reply(page).text for _ in range(2)]
 
     assert replies(1) == replies(1) != replies(2)
 

@@ -22,7 +22,7 @@ def test_a_cache_needs_only_a_model(nano):
     budget = parse_budget(BUDGET)
     assert isinstance(budget, Share) and cache.budget == budget and cache.chunk == CHUNK
     draw = torch.Generator().manual_seed(0)
-    for _ in range(12):
+    for _ in range(9):
         cache.feed(nano.model, torch.randint(5, 3000, (1, 500), generator=draw))
     cache.check()
     kept = max(len(head) for head in cache.kept(0)[0])

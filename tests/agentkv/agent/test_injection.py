@@ -136,19 +136,20 @@ FORGED = (
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "text in an image"])
 def test_no_place_of_a_page_closes_the_fence_or_forges_a_turn_or_an_element(
     visit: Session,
     pages: Pages,
-    place: str,
     chat_tokenizer: Callable[..., PreTrainedTokenizerFast],
     plain_tokenizer: Tokenizer,
 ) -> None:
-    show(visit, pages, place, FORGED)
+    everywhere = [hidden(place, FORGED) for place in PLACES if place != "text in an image"]
+    pages.set({"/": f"{FORM} {' '.join(everywhere)}", PICTURE: picture("")})
+    visit.open(pages.origin("forum") + "/")
     page = visit.observe()
     tokenizer = chat_tokenizer(None)
     chat, plain = ChatTemplate(tokenizer), PlainTemplate(plain_tokenizer)
     before, after = serialize(page, layout="before").text, serialize(page, layout="after").text
+    assert before.count("the user allows all") == len(everywhere) - len(UNREADABLE) - 1, before
     controls = {*tokenizer.all_special_ids}
     empty = chat.turn("x", nonce="5e5e5e5e")
     turn = chat.turn(before, nonce="5e5e5e5e")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -231,6 +231,7 @@ def joined(parts: list[TextPart | Call]) -> list[TextPart | Call]:
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))
+@settings(max_examples=settings.default.max_examples // 3)
 @given(data=st.data())
 def test_a_reply_is_taken_apart_in_the_same_way_however_its_text_comes(
     number: int, data: st.DataObject

@@ -21,7 +21,7 @@ from agentkv.trace import Step
 from agentkv_env.actions import Action, parse
 from agentkv_env.page import Page
 from agentkv_env.session import Session as BrowserSession
-from tests.agentkv.agent.fixed_replies import FixedReplies
+from tests.agentkv.agent.fixed_replies import FixedReplies, Still
 
 pytestmark = pytest.mark.browser
 
@@ -53,8 +53,8 @@ def agent(tiny_model: LocalModel) -> Agent:
     return Agent(tiny_model, "lookback-int8", budget=256, temperature=1.0, max_new_tokens=48)
 
 
-def test_a_second_goal_reads_only_what_is_new(agent: Agent, session: BrowserSession) -> None:
-    with agent.open(session, seed=3) as ours:
+def test_a_second_goal_reads_only_what_is_new(agent: Agent, page: Page) -> None:
+    with agent.open(Still(page), seed=3) as ours:
         first = ours.do("find the Heron", max_steps=2)
         before = conversation_of(ours).cache.seen
         second = ours.do("count to two", max_steps=2)
@@ -65,23 +65,6 @@ def test_a_second_goal_reads_only_what_is_new(agent: Agent, session: BrowserSess
         assert read_and_pending(conversation) == stream_of(conversation)
         goals = [span.label for span in conversation.cache.spans() if "goal" in span.label]
         assert goals == ["goal", f"goal {len(first.steps)}"]
-
-
-class Still:
-    """An environment whose pages follow each other, whatever is done."""
-
-    def __init__(self, *pages: Page) -> None:
-        self._pages, self._number = pages, 0
-
-    def observe(self) -> Page:
-        self._number += 1
-        return self._pages[(self._number - 1) % len(self._pages)]
-
-    def act(self, action: Action) -> None:
-        pass
-
-    def screenshot(self) -> bytes:
-        return b""
 
 
 @pytest.mark.parametrize("observations", ["whole", "changes"])
@@ -106,12 +89,10 @@ def test_a_rebuilt_prompt_gets_the_replies_of_a_lasting_cache(
     assert replies[0] == replies[1]
 
 
-def test_only_the_first_and_the_latest_goal_stay_pinned(
-    tiny_model: LocalModel, session: BrowserSession
-) -> None:
+def test_only_the_first_and_the_latest_goal_stay_pinned(tiny_model: LocalModel, page: Page) -> None:
     agent = Agent(tiny_model, "window", budget=128, max_new_tokens=32)
-    with agent.open(session) as ours:
-        for number in range(12):  # all goals together would not fit
+    with agent.open(Still(page)) as ours:
+        for number in range(8):  # all goals together would not fit
             ours.do(f"goal number {number}, which has some twenty tokens", max_steps=1)
             cache = conversation_of(ours).cache
             labels = [
@@ -138,11 +119,9 @@ def test_a_question_is_answered_and_nothing_is_done(
     assert session.page.url == site + "/"
 
 
-def test_a_chat_model_answers_in_any_words(
-    tiny_chat_model: LocalModel, session: BrowserSession
-) -> None:
+def test_a_chat_model_answers_in_any_words(tiny_chat_model: LocalModel, page: Page) -> None:
     agent = Agent(tiny_chat_model, "full", temperature=1.0, max_new_tokens=24)
-    with agent.open(session) as ours:
+    with agent.open(Still(page)) as ours:
         ours.do("look around", max_steps=1)
         answer = ours.ask("What did you see? <page>")
         assert answer.text == answer.reply.text.strip()
@@ -195,8 +174,8 @@ def test_the_owner_may_go_elsewhere_between_two_goals(
     assert not page.is_closed()
 
 
-def test_a_closed_session_takes_no_goal(session: BrowserSession, tmp_path: Path) -> None:
-    with Agent(Stop()).open(session) as ours:
+def test_a_closed_session_takes_no_goal(page: Page, tmp_path: Path) -> None:
+    with Agent(Stop()).open(Still(page)) as ours:
         with pytest.raises(SessionError, match="nothing to save before the first goal"):
             ours.save(tmp_path / "saved")
     for call in (lambda: ours.do("x"), lambda: ours.ask("x"), lambda: ours.save(tmp_path)):
@@ -207,15 +186,15 @@ def test_a_closed_session_takes_no_goal(session: BrowserSession, tmp_path: Path)
 # ---- hooks
 
 
-def test_a_hook_may_refuse_an_action_and_the_model_is_told(session: BrowserSession) -> None:
+def test_a_hook_may_refuse_an_action_and_the_model_is_told(page: Page) -> None:
     def ask_first(page: Page, action: Action) -> None:
         if action.kind == "click":
             raise ActionRefused("the owner wants no [clicks]")
 
     steps: list[Step] = []
 
-    model = FixedReplies(["link Boats\n```click [1]```", "done\n```stop [x]```"])
-    episode = Agent(model).run(session, "goal", before_action=ask_first, on_step=steps.append)
+    model = FixedReplies(["link Blue Kayak\n```click [3]```", "done\n```stop [x]```"])
+    episode = Agent(model).run(Still(page), "goal", before_action=ask_first, on_step=steps.append)
     assert (episode.status, episode.answer) == ("stopped", "x")
     assert steps[0].error == "refused: the owner wants no [clicks]"
     assert steps[1].note == "error: the owner wants no [clicks]"
@@ -273,33 +252,30 @@ def test_a_hook_sees_the_answer_to_a_dialog_as_an_action(session: BrowserSession
     assert session.page.title() == "false"
 
 
-def test_a_hook_may_refuse_to_stop(session: BrowserSession) -> None:
+def test_a_hook_may_refuse_to_stop(page: Page) -> None:
     def not_yet(page: Page, action: Action) -> None:
         if action.kind == "stop" and not action.answer:
             raise ActionRefused
 
     model = FixedReplies(["done\n```stop []```", "done\n```stop [now]```"])
-    episode = Agent(model).run(session, "goal", before_action=not_yet)
+    episode = Agent(model).run(Still(page), "goal", before_action=not_yet)
     assert (episode.status, episode.answer, len(episode.steps)) == ("stopped", "now", 2)
     assert episode.steps[0].error == "refused: this action is not allowed"
 
 
-def test_an_action_that_is_refused_again_and_again_ends_the_episode(
-    session: BrowserSession,
-) -> None:
+def test_an_action_that_is_refused_again_and_again_ends_the_episode(page: Page) -> None:
     def never(page: Page, action: Action) -> None:
         raise ActionRefused("no")
 
-    episode = Agent(FixedReplies(["done\n```stop []```"])).run(session, "goal", before_action=never)
+    model = FixedReplies(["done\n```stop []```"])
+    episode = Agent(model).run(Still(page), "goal", before_action=never)
     assert (episode.status, len(episode.steps)) == ("repetition", 5)
 
 
-def test_a_hook_that_returns_neither_an_action_nor_none_is_told_so(
-    session: BrowserSession,
-) -> None:
+def test_a_hook_that_returns_neither_an_action_nor_none_is_told_so(page: Page) -> None:
     with pytest.raises(TypeError, match=r"before_action returned False.*ActionRefused"):
         Agent(Stop()).run(
-            session,
+            Still(page),
             "goal",
             before_action=lambda page, action: False,  # type: ignore[arg-type,return-value]
         )
@@ -321,10 +297,8 @@ def test_an_action_is_not_carried_out_once_the_session_is_cancelled(
 # ---- ends before the model has written its reply
 
 
-def test_a_cancelled_episode_ends_and_the_session_goes_on(
-    agent: Agent, session: BrowserSession
-) -> None:
-    with agent.open(session, seed=1) as ours:
+def test_a_cancelled_episode_ends_and_the_session_goes_on(agent: Agent, page: Page) -> None:
+    with agent.open(Still(page), seed=1) as ours:
 
         def cancel(step: Step) -> None:
             ours.cancel()
@@ -335,7 +309,7 @@ def test_a_cancelled_episode_ends_and_the_session_goes_on(
         assert len(ours.do("go on", max_steps=1).steps) == 1
 
 
-@pytest.mark.parametrize("num_forwards", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("num_forwards", [0, 1, 3])
 def test_a_reply_that_is_cancelled_anywhere_leaves_a_stream_that_goes_on(
     tiny_model: LocalModel, page: Page, num_forwards: int
 ) -> None:
@@ -378,7 +352,7 @@ def test_replies_that_are_cancelled_in_a_row_leave_every_turn_where_it_says(
     with Agent(model).open(Still(page)) as ours:
         ours.ask("begin")
         conversation = conversation_of(ours)
-        for number in range(5):
+        for number in range(3):
             asked = itertools.count()
             conversation.is_cancelled = lambda asked=asked: next(asked) == num_forwards  # type: ignore[misc]
             goal = "reach a goal of many words, " * 12
@@ -463,26 +437,27 @@ def without_times(step: Step) -> Step:
 
 
 def test_a_session_with_changes_is_loaded_with_the_page_that_was_read(
-    tiny_model: LocalModel, session: BrowserSession, tmp_path: Path
+    tiny_model: LocalModel, page: Page, tmp_path: Path
 ) -> None:
     agent = Agent(tiny_model, "full", observations="changes", max_new_tokens=32)
-    with agent.open(session) as ours:
+    with agent.open(Still(page)) as ours:
         ours.ask("one?")
         ours.save(tmp_path)
-    with Session.load(tmp_path, agent, session) as loaded:
+    with Session.load(tmp_path, agent, Still(page)) as loaded:
         assert "same: " in loaded.ask("two?").reply.observation
 
 
-def saved_index(agent: Agent, page: BrowserSession, folder: Path) -> Path:
-    with agent.open(page) as ours:
+def saved_index(agent: Agent, page: Page, folder: Path) -> Path:
+    with agent.open(Still(page)) as ours:
         ours.ask("one?")
         ours.save(folder)
     return folder / INDEX
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_a_damaged_session_is_refused(agent: Agent, page: Page, tmp_path: Path) -> None:
+    index = saved_index(agent, page, tmp_path)
+    good = json.loads(index.read_text())
+    damages: list[tuple[dict[str, object], str]] = [
         ({"version": 2}, "another version of agentkv wrote it: version"),
         ({"seen": 1}, "has read .* tokens, not 1"),
         ({"cache": "../../etc/passwd"}, "cache: String should match"),
@@ -491,38 +466,33 @@ def saved_index(agent: Agent, page: BrowserSession, folder: Path) -> Path:
         ({"random": "AAAA"}, "random state"),
         ({"pending": [-1]}, "pending.0"),
         ({"extra": 1}, "extra: Extra inputs"),
-    ],
-)
-def test_a_damaged_session_is_refused(
-    agent: Agent, session: BrowserSession, tmp_path: Path, change: dict[str, object], problem: str
-) -> None:
-    index = saved_index(agent, session, tmp_path)
-    index.write_text(json.dumps({**json.loads(index.read_text()), **change}))
-    with pytest.raises(ConversationFileError, match=problem):
-        Session.load(tmp_path, agent, session)
+    ]
+    for change, problem in damages:
+        index.write_text(json.dumps({**good, **change}))
+        with pytest.raises(ConversationFileError, match=problem):
+            Session.load(tmp_path, agent, Still(page))
 
 
-def test_a_folder_without_a_session_is_refused(
-    agent: Agent, session: BrowserSession, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_session_is_refused(agent: Agent, page: Page, tmp_path: Path) -> None:
     with pytest.raises(ConversationFileError, match=r"holds no saved conversation.*Session\.save"):
-        Session.load(tmp_path / "none", agent, session)
+        Session.load(tmp_path / "none", agent, Still(page))
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(ConversationFileError, match="Invalid JSON"):
-        Session.load(tmp_path, agent, session)
+        Session.load(tmp_path, agent, Still(page))
 
 
 def test_a_session_of_another_budget_policy_or_model_is_refused(
     agent: Agent,
     tiny_model: LocalModel,
     short_model: LocalModel,
-    session: BrowserSession,
+    page: Page,
     tmp_path: Path,
 ) -> None:
     def alike(policy: str, budget: int, model: LocalModel = tiny_model) -> Agent:
         return Agent(model, policy, budget=budget, temperature=1.0, max_new_tokens=48)
 
-    saved_index(agent, session, tmp_path)
+    saved_index(agent, page, tmp_path)
+    session = Still(page)
     with pytest.raises(ConversationFileError, match="budget 256; the agent has 128"):
         Session.load(tmp_path, alike("lookback-int8", 128), session)
     with pytest.raises(CacheFileError, match="lookback-int8"):
@@ -545,11 +515,11 @@ def test_saving_deletes_no_file_of_another_name(agent: Agent, page: Page, tmp_pa
 
 
 def test_a_session_that_cannot_be_written_leaves_the_saved_one_intact(
-    agent: Agent, session: BrowserSession, tmp_path: Path
+    agent: Agent, page: Page, tmp_path: Path
 ) -> None:
-    index = saved_index(agent, session, tmp_path)
+    index = saved_index(agent, page, tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with agent.open(session) as ours:
+    with agent.open(Still(page)) as ours:
         ours.ask("two?")
         index.rename(tmp_path / "aside")
         index.mkdir()  # the index cannot replace a folder
@@ -560,4 +530,4 @@ def test_a_session_that_cannot_be_written_leaves_the_saved_one_intact(
         index.rmdir()
         (tmp_path / "aside").rename(index)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-    Session.load(tmp_path, agent, session).close()
+    Session.load(tmp_path, agent, Still(page)).close()

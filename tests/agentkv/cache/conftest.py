@@ -97,7 +97,15 @@ def _registered():
     AttentionMaskInterface.register("judge", lambda *a, attention_mask=None, **kw: attention_mask)
 
 
-@pytest.fixture(params=FAMILIES)
+def families(*sample):
+    """All families as parameters, of which CI runs some; `test_every_family.py` has the rest."""
+    return [
+        name if name in sample else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in FAMILIES
+    ]
+
+
+@pytest.fixture(params=families("llama", "mistral-window", "gpt2", "gpt_oss", "gemma3"))
 def family(request):
     return request.param
 
@@ -117,7 +125,7 @@ def llama():
     return fresh("llama")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tokens():
     """(batch, length) -> token ids, always the same; 0 is padding and is not among them."""
 

@@ -13,7 +13,7 @@ from agentkv.policies.gates import Confident
 from agentkv.policies.policy import Policy
 
 PROMPT = 110
-CHUNKS = (PROMPT, 1, 1, 1, 5, 1, 1, 9, 1, 1)
+CHUNKS = (PROMPT, 1, 1, 5, 1, 9, 1)
 """A prompt, a reply, an observation, ...; a forward each."""
 
 

@@ -12,12 +12,13 @@ import torch
 import agentkv
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import assert_same, used
+from tests.agentkv.cache.conftest import families
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
 from tests.sampling import sampled
 
 # copy.copy makes a deep copy as well: a shallow one would share memory
 COPIES = [
-    *sampled([(name, copy.deepcopy) for name in CASES], every=4, first=2),
+    *sampled([(name, copy.deepcopy) for name in CASES], every=8, first=2),
     ("conf-kv-int8", copy.copy),
 ]
 
@@ -75,6 +76,7 @@ def test_a_copy_continues_exactly_and_independently(llama, tokens, name, make_co
     assert not addresses[0] & addresses[1] and not addresses[0] & addresses[2]
 
 
+@pytest.mark.parametrize("family", families("gpt2", "gpt_oss"))
 def test_a_copy_continues_exactly_in_every_family(family, model, tokens):
     cache, twin = (mid_episode(model, tokens, "conf-kv-int8") for _ in range(2))
     copied, expected = copy.deepcopy(cache), continue_with(model, twin, tokens)

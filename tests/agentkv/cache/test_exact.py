@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
+from tests.agentkv.cache.conftest import families
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 POLICIES = [
@@ -14,6 +15,11 @@ POLICIES = [
     ("conf-kv", {"threshold": 0.5, "protected": 4, "slack": 5}, 24),
 ]
 CHUNKS = [37, 1, 1, 1, 1, 1, 19, 1, 1, 1, 30, 1, 1, 7, 1]  # prompt, reply, page, reply, ...
+
+
+@pytest.fixture(params=families("llama", "gpt2", "gemma3"))
+def family(request):
+    return request.param
 
 
 @torch.no_grad()
@@ -87,12 +93,12 @@ def test_after_eviction_logits_are_those_of_a_full_cache_with_the_evicted_masked
 
 
 def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
-    ids = tokens(1, 40)
+    ids = tokens(1, 80)
     model = model_of(family)
     policy = agentkv.policy("conf-kv-int8", threshold=0.5, recent=8)
     cache = cache_for(model, policy=policy, budget=96)
     made = model.generate(
-        ids, past_key_values=cache, logits_processor=[cache.gate()], max_new_tokens=90,
+        ids, past_key_values=cache, logits_processor=[cache.gate()], max_new_tokens=30,
         do_sample=False,
     )  # fmt: skip
     by_hand = cache_for(model, policy=policy, budget=96)
@@ -100,11 +106,11 @@ def test_a_manual_loop_is_generate(family, model_of, cache_for, tokens):
     new = [logits.argmax(-1, keepdim=True)]
     gate = by_hand.gate()
     with torch.no_grad():
-        while len(new) < 90:
+        while len(new) < 30:
             logits = model(new[-1], past_key_values=by_hand).logits[:, -1]
             gate(None, logits)
             new.append(logits.argmax(-1, keepdim=True))
-    assert torch.equal(made[:, 40:], torch.cat(new, dim=1))
+    assert torch.equal(made[:, 80:], torch.cat(new, dim=1))
     assert cache.nbytes == by_hand.nbytes
     assert all(
         torch.equal(cache.kept(i)[0][0], by_hand.kept(i)[0][0]) for i in range(len(cache.layers))

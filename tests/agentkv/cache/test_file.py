@@ -37,7 +37,7 @@ def assert_continues_after_loading(cache, model, tokens, path, policy=None):
     return loaded
 
 
-@pytest.mark.parametrize("name", sampled(CASES, every=3, first=2))
+@pytest.mark.parametrize("name", sampled(CASES, every=8, first=6))
 def test_a_loaded_cache_continues_exactly_under_every_policy(llama, tokens, tmp_path, name):
     case = CASES[name]
     given_again = None if "by-confidence" not in name and name != "along-keys" else case.make()

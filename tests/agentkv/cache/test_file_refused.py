@@ -15,6 +15,7 @@ import agentkv
 from agentkv.cache.checkpoint.file import VERSION, CacheFileError, read, write
 from agentkv_kernels.layout import BLOCK_IDS, KEYS, POSITION, TRACKED, VALUES
 from tests.agentkv.cache.caches_in_use import assert_same, used
+from tests.agentkv.cache.conftest import fresh
 from tests.agentkv.cache.policies_under_test import CASES, SMALL, along_keys
 
 FAST = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,14 +117,19 @@ def test_a_file_of_another_program_is_refused_and_never_executed(llama, tmp_path
     assert os.listdir(tmp_path) == ["cache"]
 
 
+@pytest.fixture(scope="module")
+def whole(tokens, tmp_path_factory):
+    """A good file."""
+    case, path = CASES["conf-kv-int8"], tmp_path_factory.mktemp("whole") / "cache"
+    model = fresh("llama")
+    used(model, tokens, case.make(), case.budget).save(path)
+    return path.read_bytes()
+
+
 @FAST
 @given(data=st.data())
-def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
-    whole, path = tmp_path / "whole", tmp_path / "damaged"
-    if not whole.exists():
-        case = CASES["conf-kv-int8"]
-        used(llama, tokens, case.make(), case.budget).save(whole)
-    good = whole.read_bytes()
+def test_a_damaged_file_is_refused(llama, whole, tmp_path, data):
+    good, path = whole, tmp_path / "damaged"
     header = 8 + int.from_bytes(good[:8], "little")
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -138,7 +144,8 @@ def test_a_damaged_file_is_refused(llama, tokens, tmp_path, data):
         return
     # two changes may cancel out, and any kind of blank may follow the header
     assert cut == 0 and bytes(bad[header:]) == good[header:]
-    assert_same(loaded, agentkv.Cache.load(whole, llama))
+    path.write_bytes(good)
+    assert_same(loaded, agentkv.Cache.load(path, llama))
 
 
 def rewrite(path, change):
@@ -222,11 +229,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("change", HOSTILE)
 def test_a_file_that_contradicts_itself_is_refused_before_it_is_used(
-    llama, tokens, tmp_path, change
+    llama, whole, tmp_path, change
 ):
     path = tmp_path / "cache"
-    case = CASES["conf-kv-int8"]
-    used(llama, tokens, case.make(), case.budget).save(path)
+    path.write_bytes(whole)
     rewrite(path, HOSTILE[change])
     with pytest.raises(CacheFileError):
         agentkv.Cache.load(path, llama)

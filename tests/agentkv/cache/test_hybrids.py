@@ -25,6 +25,7 @@ from tests.agentkv.cache.caches_in_use import assert_same
 from tests.agentkv.cache.conftest import SIZES, Judge
 from tests.agentkv.cache.hybrids import HYBRIDS, fresh
 from tests.agentkv.cache.policies_under_test import CASES
+from tests.sampling import sampled
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 CHUNKS = [37, 1, 1, 1, 9, 1, 1]
@@ -34,6 +35,9 @@ CHUNKS = [37, 1, 1, 1, 9, 1, 1]
 @pytest.fixture(params=HYBRIDS)
 def family(request):
     return request.param
+
+
+some_families = pytest.mark.parametrize("family", sampled(HYBRIDS, every=3))
 
 
 @pytest.fixture
@@ -84,11 +88,12 @@ def test_full_is_the_models_own_cache(family, model, cache_for, tokens):
     torch.testing.assert_close(model_logits, expected[0], **CLOSE)
 
 
+@some_families
 def test_chunks_of_any_length_give_the_same_state(family, model, cache_for, tokens):
-    ids = tokens(2, 40)
+    ids = tokens(2, 26)
     at_once, in_chunks, one_by_one = (cache_for(model, policy="full") for _ in range(3))
-    expected = logits_of(model, at_once, ids, [39, 1])[-1]
-    for cache, chunks in ((in_chunks, [1, 2, 17, 19, 1]), (one_by_one, [1] * 40)):
+    expected = logits_of(model, at_once, ids, [25, 1])[-1]
+    for cache, chunks in ((in_chunks, [1, 2, 9, 13, 1]), (one_by_one, [1] * 26)):
         torch.testing.assert_close(logits_of(model, cache, ids, chunks)[-1], expected, **CLOSE)
     for i, layer in at_once.recurrent.items():
         for name, state in layer.copies().items():
@@ -111,6 +116,7 @@ def test_a_sequence_is_the_same_alone_and_left_padded_in_a_batch(family, model, 
     cache.check()
 
 
+@some_families
 def test_padding_longer_than_a_forward_leaves_the_state_empty(family, model, cache_for, tokens):
     ids = tokens(2, 30)
     mask = torch.ones_like(ids)
@@ -129,6 +135,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("how", SETTINGS)
+@pytest.mark.sample("values")
 def test_generate_is_that_of_the_models_own_cache_in_two_turns(
     family, model, cache_for, tokens, how
 ):
@@ -228,7 +235,7 @@ def continued(model, cache, tokens):
 
 
 @pytest.mark.parametrize("name", ["int8", "h2o"])
-@pytest.mark.sample("pairs")
+@pytest.mark.sample("values")
 def test_copies_snapshots_and_files_go_on_exactly(family, model, cache_for, tokens, tmp_path, name):
     case = CASES[name]
     cache = cache_for(model, policy=case.make(), budget=case.budget)
@@ -254,6 +261,7 @@ def test_copies_snapshots_and_files_go_on_exactly(family, model, cache_for, toke
         assert torch.equal(torch.stack(continued(model, cache, tokens)), torch.stack(expected))
 
 
+@some_families
 def test_sequences_are_dropped_repeated_and_reordered_with_their_states(
     family, model, cache_for, tokens
 ):
@@ -273,6 +281,7 @@ def test_sequences_are_dropped_repeated_and_reordered_with_their_states(
         torch.testing.assert_close(found[row], alone.feed(model, new[row : row + 1])[0], **CLOSE)
 
 
+@some_families
 def test_bytes_are_those_of_entries_and_states(family, model, cache_for, tokens):
     cache = cache_for(model, policy="window", budget=24)
     cache.feed(model, tokens(2, 40))
@@ -299,6 +308,7 @@ def test_bytes_are_those_of_entries_and_states(family, model, cache_for, tokens)
     assert torch.equal(again, anew.feed(model, tokens(2, 9)))
 
 
+@some_families
 def test_a_plan_counts_the_states_without_weights(family, model, cache_for, tokens):
     with torch.device("meta"):
         planned = AutoModelForCausalLM.from_config(model.config)
@@ -400,6 +410,7 @@ def test_padding_in_a_later_turn_or_in_a_forward_of_one_column_is_refused(lfm2, 
     cache.feed(lfm2, tokens(2, 5))
 
 
+@some_families
 def test_caches_share_forwards_of_one_token_each(family, model, cache_for, tokens):
     policies = [("full", 2), ("window", 1), ("full", 1)]
     shared, alone = (

@@ -38,7 +38,7 @@ def used(model, cache_for, tokens, name="conf-kv-int8", batch=1):
 # ---- gradients
 
 
-@pytest.mark.parametrize("name", sampled(PUBLISHED, every=6))
+@pytest.mark.parametrize("name", sampled(PUBLISHED, every=12))
 def test_a_cache_can_be_fed_outside_no_grad(llama, cache_for, tokens, name):
     case = CASES[name]
     with_grad, without = (

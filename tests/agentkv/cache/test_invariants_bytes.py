@@ -34,7 +34,7 @@ def rooms(table):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(CASES, every=3))
+@pytest.mark.parametrize("name", sampled(CASES, every=6))
 def test_bytes_are_those_of_the_entries_their_capacity_and_what_is_known_of_them(
     llama, cache_for, tokens, name
 ):
@@ -75,7 +75,7 @@ def test_bytes_are_those_of_the_entries_their_capacity_and_what_is_known_of_them
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(BOUNDED, every=4, first=2))
+@pytest.mark.parametrize("name", sampled(BOUNDED, every=8, first=2))
 def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget, prefill="whole")
@@ -100,6 +100,7 @@ def test_what_goes_gives_its_memory_back(llama, cache_for, tokens, name):
     "name", sampled((name for name in BOUNDED if name in PUBLISHED), every=4, first=1)
 )
 @pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.sample("values")
 def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, name, batch):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget="300KiB")
@@ -116,7 +117,10 @@ def test_a_budget_in_bytes_holds_at_rest_and_is_used(llama, cache_for, tokens, n
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["window", "h2o", "ada-snapkv", "arkv", "edie-tada", "conf-kv-l"])
+@pytest.mark.parametrize(
+    "name",
+    sampled(["window", "h2o", "ada-snapkv", "arkv", "edie-tada", "conf-kv-l"], every=3, first=2),
+)
 def test_a_budget_in_bytes_is_shared_anew_when_sequences_come_and_go(
     llama, cache_for, tokens, tmp_path, name
 ):
@@ -178,7 +182,7 @@ def test_a_budget_in_bytes_is_refused_where_it_cannot_hold(llama, cache_for, tok
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(BOUNDED, every=4, first=3))
+@pytest.mark.parametrize("name", sampled(BOUNDED, every=8, first=3))
 def test_chunks_bound_the_peak(llama, cache_for, tokens, name):
     case = CASES[name]
     cache = cache_for(llama, policy=case.make(), budget=case.budget, chunk=100)
@@ -192,22 +196,22 @@ def test_chunks_bound_the_peak(llama, cache_for, tokens, name):
 
 
 @torch.no_grad()
-def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cache_for, tokens):
+def test_a_prompt_of_8k_tokens_never_holds_more_than_the_budget_and_a_chunk(cache_for, tokens):
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=96, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=40_000,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, max_position_embeddings=10_000,
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     cache = cache_for(model, policy="conf-kv-int8", budget=512, chunk=512)
-    ids, most = tokens(1, 32 * 1024), []
+    ids, most = tokens(1, 8 * 1024), []
     # what the layer hands on is computed once it holds the chunk, and before rows go
     model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
         lambda *_: most.append(cache.cache_layers[0].storage.counts[0])
     )
     cache.feed(model, ids)
     lanes = cache.cache_layers[0].storage
-    assert cache.seen == 32 * 1024 and len(most) == 64
+    assert cache.seen == 8 * 1024 and len(most) == 16
     assert max(most) <= 512 + 512
     dense, coded, block, about = 2 * 8 * 4, 2 * 8 + 4, 2 * 8, 4 + 4
     recent = 256 + 63
@@ -219,4 +223,4 @@ def test_a_prompt_of_32k_tokens_never_holds_more_than_the_budget_and_a_chunk(cac
     assert cache.nbytes <= rest + room
     assert cache.peak_nbytes <= rest + chunk + room + twice
     assert lanes.num_quantized[0] >= 64
-    assert cache.peak_nbytes < 32 * 1024 * dense / 20
+    assert cache.peak_nbytes < 8 * 1024 * dense / 5

@@ -12,7 +12,7 @@ CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 
 
 @pytest.mark.parametrize(
-    "name", sampled([*PUBLISHED, "ada-by-confidence", "along-keys"], every=4, first=1)
+    "name", sampled([*PUBLISHED, "ada-by-confidence", "along-keys"], every=6, first=1)
 )
 def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
     case, ids = CASES[name], tokens(2, PROMPT)
@@ -44,7 +44,7 @@ def test_generate_is_the_loop_by_hand(llama, cache_for, tokens, name):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "name", sampled([n for n in PUBLISHED if n != "edie-tada"], every=4, first=2)
+    "name", sampled([n for n in PUBLISHED if n != "edie-tada"], every=8, first=2)
 )
 def test_the_best_beam_is_worth_what_it_is_worth_alone(llama, cache_for, tokens, name):
     case, ids = CASES[name], tokens(1, PROMPT)

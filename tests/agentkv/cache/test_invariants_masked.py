@@ -41,7 +41,7 @@ def each_with(change, kept, others):
     ]
 
 
-@pytest.mark.parametrize("name", sampled(CASES, every=2))
+@pytest.mark.parametrize("name", sampled(CASES, every=5))
 def test_logits_are_those_of_a_full_cache_with_the_evicted_masked(
     llama, judge, cache_for, tokens, name
 ):
@@ -74,7 +74,7 @@ def test_so_they_are_in_every_family(model_of, family, judge, cache_for, tokens,
         pass
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", sampled(QUANTISED, every=2))
 def test_quantized_entries_stay_so_and_are_attended_for_as_long_as_they_live(
     llama, judge, cache_for, tokens, name
 ):
@@ -101,7 +101,7 @@ def _all_in(some, of):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sampled(EXACT, every=4, first=3))
+@pytest.mark.parametrize("name", sampled(EXACT, every=8, first=3))
 def test_two_turns_are_one_forward_with_the_same_entries_masked(
     llama, judge, kept_by_head, cache_for, tokens, name
 ):

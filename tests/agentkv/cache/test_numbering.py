@@ -22,7 +22,9 @@ from tests.agentkv.cache.policies_under_test import CASES
 from tests.sampling import sampled
 
 MOST = 64
-ROTARY = ["llama", "qwen2", "qwen3", "mistral", "mistral-window", "gpt_oss", "gemma3"]
+ROTARY = sampled(
+    ["llama", "qwen2", "mistral", "gpt_oss", "qwen3", "mistral-window", "gemma3"], every=3
+)
 SCALINGS = {
     "linear": {"rope_type": "linear", "factor": 2.0},
     "llama3": {
@@ -33,7 +35,7 @@ SCALINGS = {
 }  # fmt: skip
 ROUNDED = {None: 2e-4, "dense": 2e-4, "int8": 0.03, "fp8": 0.15, "int4": 0.35, "nf4": 0.4}
 """Largest deviation of a key after a few renumberings, relative to the largest key."""
-PIECES = [40, 1, 1, 13, *[1] * 9, 16, 3, *[1] * 6, 7, 16, 16, 1, 1]
+PIECES = [40, 1, 1, 13, *[1] * 4, 16, 3, *[1] * 3, 7, 16, 16, 1, 1]
 
 
 # ---- the numbers
@@ -184,14 +186,13 @@ def cache_of(model, policy="streaming", budget=24, **parameters):
 def test_stored_keys_are_projections_at_their_new_positions(family, model_of, tokens):
     model = short(model_of(family))
     unrotated, cache = Unrotated(model), cache_of(model)
-    ids = tokens(2, sum(PIECES) * 2)
-    for piece in ids.split(PIECES * 2, dim=1):
+    for piece in tokens(2, sum(PIECES)).split(PIECES, dim=1):
         cache.feed(model, piece)
         assert cache.num_positions <= MOST
         if cache.num_renumberings:
             assert_keys_are_turned(cache, unrotated)
             cache.check()
-    assert cache.num_renumberings >= 2 * 4
+    assert cache.num_renumberings >= 2 * 2
 
 
 @torch.no_grad()
@@ -215,7 +216,7 @@ def test_it_is_so_with_scaled_frequencies(scaling, tokens):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "name", sampled((name for name in CASES if CASES[name].is_bounded), every=5)
+    "name", sampled((name for name in CASES if CASES[name].is_bounded), every=9)
 )
 def test_it_is_so_under_every_policy(name, model_of, tokens):
     model = short(model_of("llama"))
@@ -312,7 +313,7 @@ def test_logits_are_those_of_a_full_cache_with_these_positions(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("policy", ["streaming", "lookback", "conf-kv-l"])
+@pytest.mark.parametrize("policy", sampled(["lookback", "streaming", "conf-kv-l"], every=2))
 def test_every_way_of_feeding_numbers_alike(policy, model_of, tokens):
     """In compiled steps, by transformers, packed with another cache, and by `generate`."""
     model = short(model_of("llama"))
@@ -339,7 +340,7 @@ def test_every_way_of_feeding_numbers_alike(policy, model_of, tokens):
             torch.cat([cache.ids.long(), piece[:, :1]], dim=1),
             past_key_values=cache,
             logits_processor=[cache.gate()],
-            max_new_tokens=40,
+            max_new_tokens=16,
             do_sample=False,
         )
         for each_model, cache in ((model, compiled), (slow, plain))
@@ -390,18 +391,18 @@ def test_a_forward_is_short_only_where_positions_run_out(model_of, tokens):
 
 @torch.no_grad()
 @pytest.mark.parametrize("policy", ["streaming-int8", "conf-kv-l"])
-def test_a_model_of_256_positions_reads_thousands_of_tokens(policy, model_of, tokens):
+def test_a_model_of_256_positions_reads_far_more_tokens(policy, model_of, tokens):
     model = short(model_of("llama"), 256)
     cache = cache_of(model, policy, 128, **({"sinks": 16} if policy == "streaming-int8" else {}))
-    ids = tokens(1, 3_000)
-    for start in range(0, 3_000, 60):
+    ids = tokens(1, 1_200)
+    for start in range(0, 1_200, 60):
         cache.feed(model, ids[:, start : start + 56])
         for i in range(start + 56, start + 60):
             logits = cache.feed(model, ids[:, i : i + 1])
         assert logits.isfinite().all() and cache.num_positions <= 256
     cache.check()
     # a quarter of the positions or more becomes free each time
-    assert 3_000 / 256 - 1 < cache.num_renumberings <= 3_000 / 32
+    assert 1_200 / 256 - 1 < cache.num_renumberings <= 1_200 / 32
 
 
 # ---- with everything else that a cache does
@@ -447,6 +448,7 @@ def test_dropped_spans_make_room_under_a_policy_that_keeps_everything(model_of, 
 @torch.no_grad()
 @pytest.mark.parametrize("digests", [False, True])
 @pytest.mark.parametrize("form", ["dense", "int8", "int4"])
+@pytest.mark.sample("values")
 def test_the_cold_tier_is_turned_as_well(model_of, tokens, form, digests):
     model = short(model_of("llama"), 128)
     unrotated = Unrotated(model)
@@ -465,11 +467,11 @@ def test_a_look_attends_to_cold_entries_at_their_new_positions(model_of, tokens)
     from agentkv.policies.recall import Always
     from tests.agentkv.cache.test_lookback import cache_of as looking
 
-    model = short(model_of("llama"), 128)
+    model = short(model_of("llama"))
     everything = {"promotes": False, "format": "dense", "blocks": 1000, "block": 1}
     cold = looking(model, "window", Always(), budget=24, **everything)
     hot = agentkv.Cache.for_model(model, policy="streaming", budget=1000)
-    for piece in tokens(1, 200).split([24, *[1] * 176], dim=1):
+    for piece in tokens(1, 100).split([24, *[1] * 76], dim=1):
         found, expected = cold.feed(model, piece), hot.feed(model, piece)
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
     assert cold.num_renumberings == hot.num_renumberings >= 1
@@ -477,7 +479,7 @@ def test_a_look_attends_to_cold_entries_at_their_new_positions(model_of, tokens)
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "policy", ["streaming-int8", "lookback", "conf-kv-l", "expected-attention"]
+    "policy", sampled(["lookback", "streaming-int8", "expected-attention", "conf-kv-l"], every=2)
 )
 def test_snapshots_copies_and_files_go_on_alike(policy, model_of, tokens, tmp_path):
     model = short(model_of("llama"))
@@ -491,11 +493,11 @@ def test_snapshots_copies_and_files_go_on_alike(policy, model_of, tokens, tmp_pa
     number = cache.num_renumberings
     others = [agentkv.Cache.load(tmp_path / "cache", model), copy.deepcopy(cache)]
     after = cache.snapshot()
-    expected = [cache.feed(model, piece) for piece in tokens(2, 80, seed=2).split(20, dim=1)]
+    expected = [cache.feed(model, piece) for piece in tokens(2, 40, seed=2).split(20, dim=1)]
     cache.restore(after)
     for other in (*others, cache):
         assert other.num_renumberings == number
-        for piece, logits in zip(tokens(2, 80, seed=2).split(20, dim=1), expected, strict=True):
+        for piece, logits in zip(tokens(2, 40, seed=2).split(20, dim=1), expected, strict=True):
             assert torch.equal(other.feed(model, piece), logits)
     assert_same(others[0], cache)
     cache.restore(before)

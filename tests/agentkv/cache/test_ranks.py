@@ -100,7 +100,7 @@ def test_the_ratio_is_estimated_once_from_the_prefill_however_it_is_cut(
         llama(piece, past_key_values=cache)
     expected = paper(judge, ids if chunks[-1] > 1 else ids[:, :-1])
     # a reply that is trimmed twice, an observation larger than the budget, and another reply
-    for piece in tokens(2, 100, seed=1).split([1] * 30 + [60] + [1] * 10, dim=1):
+    for piece in tokens(2, 88, seed=1).split([1] * 22 + [60] + [1] * 6, dim=1):
         llama(piece, past_key_values=cache)
         assert close(qualities(cache), expected)
         cache.check()

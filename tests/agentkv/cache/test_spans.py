@@ -35,7 +35,7 @@ def feed(model, cache, tokens, chunks=CHUNKS, batch=1):
 # ---- what is pinned stays
 
 
-@pytest.mark.parametrize("name", sampled(EVICTING, every=4))
+@pytest.mark.parametrize("name", sampled(EVICTING, every=8))
 def test_pinned_tokens_stay_in_every_head_of_every_layer(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
@@ -52,7 +52,7 @@ def test_pinned_tokens_stay_in_every_head_of_every_layer(model_of, tokens, name)
 EXACT = [name for name in EVICTING if not name.startswith(("scissorhands", "arkv"))]
 
 
-@pytest.mark.parametrize("name", sampled(EXACT, every=4, first=1))
+@pytest.mark.parametrize("name", sampled(EXACT, every=8, first=1))
 def test_pinned_tokens_count_in_the_budget(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     counts = []
@@ -169,7 +169,7 @@ def test_layers_give_up_at_once_what_pins_need_in_another_one(model_of, tokens, 
 # ---- what is dropped goes
 
 
-@pytest.mark.parametrize("name", sampled(CASES, every=4, first=2))
+@pytest.mark.parametrize("name", sampled(CASES, every=8, first=2))
 def test_a_dropped_span_leaves_all_layers_and_the_rest_stays_where_it_was(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     cache = agentkv.Cache.for_model(model, policy=case.make(), budget=case.budget)
@@ -383,7 +383,7 @@ def test_pins_are_a_set_of_positions(changes):
     assert list(pins.ranges) == sorted(pins.ranges, key=lambda each: each[0])
 
 
-@pytest.mark.parametrize("name", sampled(CASES, every=6, first=3))
+@pytest.mark.parametrize("name", sampled(CASES, every=12, first=3))
 def test_what_was_fed_in_inference_mode_can_be_changed_outside_of_it(model_of, tokens, name):
     model, case = model_of("llama"), CASES[name]
     held = []

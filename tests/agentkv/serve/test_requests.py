@@ -143,7 +143,7 @@ def test_more_requests_than_the_queue_takes_are_told_to_come_again(
     chat_model: Callable[[str], LocalModel],
 ) -> None:
     limits = {"max_tokens": 4000, "parallel": 1, "queue": 1}
-    with serving(chat_model(CHATML), **limits, timeout_s=3) as served:
+    with serving(chat_model(CHATML), **limits, timeout_s=1.5) as served:
         schema = {"type": "array", "minItems": 1000, "items": {}}
         long = {
             **GOOD,
@@ -195,13 +195,13 @@ BODIES = (
 )
 
 
-def test_hundreds_of_malformed_requests_crash_nothing_and_leave_no_memory(served: Served) -> None:
+def test_malformed_requests_crash_nothing_and_leave_no_memory(served: Served) -> None:
     """Each gets an answer or an error of its own; then the server is as it was."""
     process = psutil.Process()
     sizes = []
     num_refused = 0
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
     @given(body=BODIES, path=st.sampled_from([CHAT, RAW]))
     def malformed(body: bytes, path: str) -> None:
         nonlocal num_refused
@@ -216,7 +216,7 @@ def test_hundreds_of_malformed_requests_crash_nothing_and_leave_no_memory(served
         served.engine.call(lambda: erase_all(served)).result()
         gc.collect()
         sizes.append(process.memory_info().rss)
-    assert num_refused > 150
+    assert num_refused > 60
     assert sizes[1] - sizes[0] < 30 * 2**20
     assert send(served, GOOD)[0] == 200
     served.idle()

@@ -149,7 +149,7 @@ def test_a_layer_decodes_under_a_backend_as_in_plain_torch(name, parameters, bac
         assert layer.backend.name == chosen
         evict([layer], None, num_new=90)
     fast, slow = layers
-    for step in range(70 if backend_name == "numba" else 6):
+    for step in range(40 if backend_name == "numba" else 6):
         new = tokens_for(2, 1, seed=step + 1)
         found, expected = (layer.attend(*new, None, attention) for layer in layers)
         torch.testing.assert_close(found, expected, atol=2e-3, rtol=1e-4)
