@@ -30,6 +30,7 @@ from agentkv.cache.eviction.turns import Turns
 from agentkv.cache.geometry import Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import (
+    CACHE,
     Handle,
     WithoutGradient,
     decoder_layers,
@@ -496,9 +497,9 @@ class Cache(HookedCache):
                 outputs = model(
                     input_ids=piece,
                     attention_mask=mask,
-                    past_key_values=self,
                     use_cache=True,
                     logits_to_keep=1,
+                    **{CACHE: self},
                 )
             logits = outputs.logits[:, -1]
             self.apply_gate(logits)
@@ -721,9 +722,9 @@ class Cache(HookedCache):
             return None
         second = SecondPass(self.layers, self.evictor.spans, self.next_numbers, looking)
         with self.progress.changing():
-            again = model(
-                input_ids=ids.to(torch.int64), past_key_values=second, use_cache=True
-            ).logits[:, -1]
+            again = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second}).logits[
+                :, -1
+            ]
             if recall.promotes:
                 self.evictor.shrink()
         again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)

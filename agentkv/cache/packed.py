@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.hf.compat import Handle
+from agentkv.cache.hf.compat import CACHE, Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
 from agentkv.cache.misuse import Misuse
@@ -98,7 +98,7 @@ class PackedForward(HookedCache):
             cache, new = self._caches[0], self._ids[0]
             with cache.attending_in_chunks():
                 alone: Tensor = self._model(
-                    input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1
+                    input_ids=new, use_cache=True, logits_to_keep=1, **{CACHE: cache}
                 ).logits
             return alone[:, -1]
         device = self._ids[0].device
@@ -106,9 +106,9 @@ class PackedForward(HookedCache):
         last = list(accumulate(new.shape[1] for new in self._ids for _ in range(new.shape[0])))
         logits: Tensor = self._model(
             input_ids=packed.T if self._has_rows else packed,
-            past_key_values=self,
             use_cache=True,
             logits_to_keep=1 if self._has_rows else torch.tensor(last, device=device) - 1,
+            **{CACHE: self},
         ).logits
         return self._look_back_each(logits[:, 0] if self._has_rows else logits[0])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor, PreTrainedModel
 
-from agentkv.cache.hf.compat import ATTENTION, outside_compile, register, tokens_among
+from agentkv.cache.hf.compat import ATTENTION, cache_in, outside_compile, register, tokens_among
 from agentkv.cache.hf.families import decoder, describe
 from agentkv.cache.hf.forward import arguments_of, install
 from agentkv.cache.hf.hooked_cache import HookedCache
@@ -52,7 +52,7 @@ TEXT = frozenset(
 def _check_text(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse pictures and sounds, and note the ids that the decoder gets embeddings of."""
     given = arguments_of(module, args, kwargs)
-    cache = given.get("past_key_values")
+    cache = cache_in(given)
     if isinstance(cache, HookedCache):
         other = [name for name, x in given.items() if isinstance(x, Tensor) and name not in TEXT]
         if other:
@@ -71,7 +71,7 @@ def _check_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     given = arguments_of(module, args, kwargs)
-    cache = given.get("past_key_values")
+    cache = cache_in(given)
     config: Any = module.config
     wanted = given.get("output_attentions")
     if wanted is None:
@@ -121,7 +121,7 @@ def _finish_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> None:
     given = arguments_of(module, args, kwargs)
-    cache = given.get("past_key_values")
+    cache = cache_in(given)
     if isinstance(cache, HookedCache):
         # there is no output if the forward raised
         if output is None:
@@ -141,9 +141,9 @@ def _read_logits(
 ) -> Any:
     """Let the cache look back and read the logits; return the output if a second pass changed
     it."""
-    cache = kwargs.get("past_key_values")
+    cache = cache_in(kwargs)
     if cache is None:
-        cache = arguments_of(module, args, kwargs).get("past_key_values")
+        cache = cache_in(arguments_of(module, args, kwargs))
     if isinstance(cache, HookedCache):
         logits = output[0] if isinstance(output, tuple) else getattr(output, "logits", None)
         if isinstance(logits, Tensor) and logits.dim() == 3:

@@ -7,7 +7,8 @@ the attention derives causality and windows from stored positions. With any othe
 one, both leave the work to transformers. No model code is patched.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, cache_utils
 from transformers.cache_utils import CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import create_causal_mask, sdpa_mask
 
 from agentkv.cache.geometry import Hybrid
 from agentkv.cache.layer import CacheLayer
@@ -24,6 +25,15 @@ from agentkv.cache.misuse import Misuse
 
 ATTENTION = "agentkv"
 """Name under which attention and mask are registered."""
+
+CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+"""What a model's forward calls its cache: `cache` since transformers 5.24, which takes the older
+name with a warning."""
+
+
+def cache_in(given: Mapping[str, Any]) -> Any:
+    """Return the cache among the arguments of a forward, under either name; None without one."""
+    return given.get(CACHE, given.get("past_key_values"))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from agentkv.cache.hf import plain_forward
-from agentkv.cache.hf.compat import ATTENTION, outside_compile, tokens_among
+from agentkv.cache.hf.compat import ATTENTION, CACHE, cache_in, outside_compile, tokens_among
 from agentkv.cache.hf.decoder import Decoder, NotCompiled, read_decoder, unknown_code
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
 
 READ = frozenset(
     {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"}
+    | {CACHE}
     | {"logits_to_keep", "cache_position"}
 )
 """Arguments of a forward that are heeded, or change nothing."""
@@ -89,7 +90,7 @@ class Forward:
     ) -> CausalLMOutputWithPast | None:
         """Run a forward without transformers; return None if it must go the ordinary way."""
         given = kwargs if not args else arguments_of(model, args, kwargs)
-        cache, ids = given.get("past_key_values"), given.get("input_ids")
+        cache, ids = cache_in(given), given.get("input_ids")
         if not isinstance(cache, HookedCache) or not isinstance(ids, Tensor) or ids.dim() != 2:
             return None
         if not _is_plain(model, given) or not self.read():
@@ -110,7 +111,7 @@ class Forward:
             raise
         if ids.numel() >= MIN_TOKENS:
             trim_heap()
-        return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
+        return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
 
     def _decode(self, cache: HookedCache, ids: Tensor, positions: Tensor | None) -> Tensor:
         """Return the logits of one new token per sequence, in a compiled step."""

@@ -12,6 +12,7 @@ from transformers import Cache as TransformersCache
 from transformers import DynamicCache, PreTrainedModel
 
 from agentkv.cache.geometry import Hybrid
+from agentkv.cache.hf.compat import CACHE
 
 WINDOWED: Mapping[str, bool] = MappingProxyType(
     {"full_attention": False, "sliding_attention": True, "hybrid": False}
@@ -46,7 +47,7 @@ def state_nbytes(model: PreTrainedModel) -> int:
     given.set_experts_implementation("batched_mm")  # others read which experts a token has
     cache: Any = DynamicCache(config=model.config)
     ids = torch.zeros((1, 1), dtype=torch.int64, device="meta")
-    model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+    model.base_model(input_ids=ids, use_cache=True, **{CACHE: cache})
     layers = [layer for layer in cache.layers if hasattr(layer, "recurrent_states")]
     held = [group for layer in layers for group in (layer.conv_states, layer.recurrent_states)]
     states = [state for group in held for state in group.values() if state is not None]

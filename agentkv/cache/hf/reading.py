@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.pytorch_utils import Conv1D
 
 from agentkv.cache.geometry import LayerShape
-from agentkv.cache.hf.compat import Handle
+from agentkv.cache.hf.compat import CACHE, Handle
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.storage.turn_keys import turned
 
@@ -145,7 +145,7 @@ class _Reading:
         given: dict[str, Any] = {
             "input_ids": ids,
             "position_ids": torch.tensor([POSITIONS]),
-            "past_key_values": _ReadingCache(self),
+            CACHE: _ReadingCache(self),
             "use_cache": True,
         }
         known = inspect.signature(self.decoder.forward).parameters

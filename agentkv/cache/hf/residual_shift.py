@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from agentkv.cache.hf.compat import cache_in
 from agentkv.cache.hf.families import attending_layers, attentions
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.hybrids import HYBRIDS
@@ -47,7 +48,7 @@ class _LayerHooks:
     def attended(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        cache = kwargs.get("past_key_values")
+        cache = cache_in(kwargs)
         if isinstance(cache, HookedCache) and cache.shift_window > 0:
             self.cache, self.mask = cache, kwargs.get("attention_mask")
             self.added = output[0] if isinstance(output, tuple) else output
@@ -107,7 +108,7 @@ def mean_shift(stream: Tensor, added: Tensor, mask: Tensor | None, window: int) 
 def watch_residual_shift(model: PreTrainedModel) -> Watch:
     """Let every layer of `model` report its residual shift to the cache.
 
-    In each forward whose `past_key_values` is a `HookedCache` with a `shift_window`, each layer
+    In each forward whose cache is a `HookedCache` with a `shift_window`, each layer
     calls `note_residual_shift` once. The shift is 1 - cos(R, R + O), with R the stream that enters
     the layer and O what its attention adds (after a norm, if it passes one), averaged over the last
     `shift_window` tokens of the forward. Other forwards are unaffected.

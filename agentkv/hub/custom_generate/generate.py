@@ -3,6 +3,7 @@
 from typing import Any
 
 import agentkv
+from agentkv.cache.hf.compat import CACHE
 
 
 def generate(
@@ -48,6 +49,6 @@ def generate(
     return type(model).generate(
         model,
         **options,
-        past_key_values=cache,
+        **{CACHE: cache},
         logits_processor=[*(logits_processor or ()), cache.gate()],
     )

@@ -21,6 +21,7 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
+from agentkv.cache.hf.compat import CACHE
 from agentkv.files import require_file
 from agentkv_lab.states.follow import Follower, ReferenceStep
 from agentkv_lab.states.rows import StateRow
@@ -65,13 +66,13 @@ class _Full:
     cache: Any
 
     def prefill(self, ids: Tensor) -> None:
-        self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: self.cache})
 
     def read(
         self, ids: Tensor, next_ids: Sequence[int], are_replies: Sequence[bool]
     ) -> list[ReferenceStep]:
         """Read tokens (1, n) and return the reference of each."""
-        outputs = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True)
+        outputs = self.model(input_ids=ids, use_cache=True, **{CACHE: self.cache})
         return [
             ReferenceStep.of(logits, next_id, is_reply)
             for logits, next_id, is_reply in zip(

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 
+from agentkv.cache.hf.compat import CACHE
 from tests.agentkv.cache.caches_in_use import feed_packed
 
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
@@ -88,7 +89,7 @@ def test_a_decoder_that_is_called_by_place_counts_its_real_tokens_too(model_of, 
     together, apart = (cache_for(model, policy="full") for _ in range(2))
     ids, mask = tokens(2, 9), torch.ones(2, 9, dtype=torch.long)
     mask[0, :4] = 0
-    given = {"input_ids": ids, "past_key_values": together, "attention_mask": mask}
+    given = {"input_ids": ids, CACHE: together, "attention_mask": mask}
     # transformers' versions have these arguments in different places
     names = list(inspect.signature(model.transformer.forward).parameters)
     last = names.index("attention_mask")

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.compat import CACHE
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
@@ -202,7 +203,7 @@ class Transformers:
         logits: Any = None
         for piece in pieces(ids, self.chunk):
             outputs = self.model(
-                input_ids=piece, past_key_values=self.cache, use_cache=True, logits_to_keep=1
+                input_ids=piece, use_cache=True, logits_to_keep=1, **{CACHE: self.cache}
             )
             logits = outputs.logits[:, -1]
         assert isinstance(logits, Tensor), "no tokens to feed"

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.compat import CACHE
 from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.contenders.models import twin
 
@@ -59,7 +60,7 @@ class CacheJudge:
             kept: positions to see among the tokens read so far; None: all.
         """
         self._kept = kept
-        outputs = self._model(input_ids=ids, past_key_values=self._cache, use_cache=True)
+        outputs = self._model(input_ids=ids, use_cache=True, **{CACHE: self._cache})
         logits: Tensor = outputs.logits[:, -1]
         return logits
 

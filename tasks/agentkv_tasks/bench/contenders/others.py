@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agentkv.cache.hf.compat import CACHE
 from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.contenders.contender import (
     BASELINE,
@@ -234,9 +235,9 @@ class Pressed:
         outputs = self.model(
             input_ids=ids,
             position_ids=places[None],
-            past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
+            **{CACHE: self.cache},
         )
         logits: Tensor = outputs.logits[:, -1]
         return logits

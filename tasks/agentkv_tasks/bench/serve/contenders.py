@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from transformers import DynamicCache
 
+from agentkv.cache.hf.compat import CACHE
 from agentkv.cache.hf.families import describe
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.load import end_ids_of
@@ -79,9 +80,7 @@ class ReRead:
         written: list[int] = []
         first_token_s = 0.0
         while True:
-            logits = model(
-                input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1
-            ).logits
+            logits = model(input_ids=new, use_cache=True, logits_to_keep=1, **{CACHE: cache}).logits
             id = int(logits[0, -1].argmax())
             first_token_s = first_token_s or time.perf_counter() - began
             if id in self._template.end_ids:
