@@ -962,7 +962,8 @@ class Cache(HookedCache):
     def is_croppable(self) -> bool:
         policy = self.policy
         keeps_all = not policy.gate.evicts and not any(self.is_sliding) and not self.recurrent
-        return keeps_all and policy.precision.format is None and not policy.scorer.window
+        is_whole = keeps_all and policy.precision.format is None and not policy.scorer.window
+        return is_whole or self._takes_drafts
 
     def activate_past_recording(self) -> None:
         """Let evictions wait until `crop` has said which tokens of a forward stay.

@@ -17,6 +17,7 @@ import torch
 
 from agentkv.build import load_run_model, make_acting
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.compat import cache_in
 from agentkv.cache.packed import PackedForward
 from agentkv.models.local import LocalModel
 from agentkv.models.model import ContextLimit, OutOfMemory, Reply
@@ -126,7 +127,7 @@ def test_only_deterministic_replies_are_decoded_in_separate_forwards(
         assert model.end() == Peaks()
 
     def record(module: object, args: object, given: dict[str, object]) -> None:
-        caches.append(type(given["past_key_values"]))
+        caches.append(type(cache_in(given)))
 
     host = Host(nano, SETTINGS.model_copy(update={"deterministic": deterministic}))
     hook = nano.model.register_forward_pre_hook(record, with_kwargs=True)
@@ -268,7 +269,7 @@ def test_an_episode_without_memory_ends_and_the_others_go_on(
         replies.extend(conversation.reply(page_of(i)) for i in range(3))
 
     def fail(module: object, args: object, given: dict[str, object]) -> None:
-        cache = given["past_key_values"]
+        cache = cache_in(given)
         if isinstance(cache, Cache) and cache.seen > 900:
             caches.append(weakref.ref(cache))
             raise error()

@@ -14,6 +14,7 @@ import torch
 
 from agentkv.build import load_run_model
 from agentkv.cache.cache import Cache
+from agentkv.cache.hf.compat import cache_in
 from agentkv.trace import read_trace
 from agentkv_tasks.results import Row
 from agentkv_tasks.run import episode_runner
@@ -137,7 +138,7 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
     assert model is not None
 
     def fail(module: object, args: object, given: dict[str, object]) -> None:
-        cache = given["past_key_values"]
+        cache = cache_in(given)
         if isinstance(cache, Cache) and cache.nbytes > MOST_BYTES:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 

@@ -25,7 +25,8 @@ class HookedCache(TransformersCache):
 
     @property
     def is_croppable(self) -> bool:
-        """Whether `crop` leaves no trace of the tokens that it forgets."""
+        """Whether `crop` may forget the newest tokens: it leaves no trace of them, or
+        evictions wait for it."""
         return False
 
     def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import agentkv
+from agentkv.cache.hf.compat import cache_in
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.look_back import SecondPass
 from agentkv.cache.misuse import Misuse
@@ -114,7 +115,7 @@ class Unrotated:
             last.register_forward_hook(partial(self.note, found))
 
     def enter(self, module, args, kwargs):
-        self.is_again = isinstance(kwargs["past_key_values"], SecondPass)
+        self.is_again = isinstance(cache_in(kwargs), SecondPass)
 
     def note(self, found, module, args, keys):
         if keys.dim() == 4 and self.model.config.model_type == "gemma3_text":

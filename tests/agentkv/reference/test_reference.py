@@ -30,6 +30,7 @@ from transformers import (
 )
 
 import agentkv
+from agentkv.cache.hf.compat import cache_in
 from agentkv.policies.registry import NAMED
 from tests.agentkv.reference import formats, loops
 from tests.agentkv.reference.dense import Dense
@@ -330,7 +331,7 @@ class Watched:
         self.model.register_forward_hook(self._after, with_kwargs=True)
 
     def _before(self, module: object, args: tuple, kwargs: dict) -> None:
-        if kwargs["past_key_values"] is not self.cache:
+        if cache_in(kwargs) is not self.cache:
             return  # a second pass
         if self.sizes:
             self.held.append(kept_by(self.cache))
@@ -339,7 +340,7 @@ class Watched:
         self.cache.label(f"{kind} {len(self.sizes)}", self.sizes[-1])
 
     def _after(self, module: object, args: tuple, kwargs: dict, output: object) -> None:
-        if kwargs["past_key_values"] is self.cache:
+        if cache_in(kwargs) is self.cache:
             self.logits.append(output.logits[0, -1])
 
     def end(self) -> None:

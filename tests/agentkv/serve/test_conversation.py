@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import agentkv
+from agentkv.cache.hf.compat import cache_in
 from agentkv.models.local import LocalModel
 from tests.agentkv.serve.conftest import CHATML, REWRITING, Served, serving
 
@@ -140,7 +141,7 @@ def test_a_server_has_decoded_under_every_policy_before_it_listens(
     local = chat_model(CHATML)
     caches: list[Any] = []
     local.model.register_forward_pre_hook(
-        lambda _, args, given: caches.append(given["past_key_values"]), with_kwargs=True
+        lambda _, args, given: caches.append(cache_in(given)), with_kwargs=True
     )
     with serving(local, policies=("window", "int8")) as served:
         assert len(caches) == 4 and len(set(map(id, caches))) == 2
