@@ -13,16 +13,12 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from agentkv.dialog.rendering import Renderer, TemplateError, chat_templates
-from agentkv.models.gguf.architectures import (
-    architecture_of,
-    config_of,
-    empty_model,
-    places_of,
-    require_readable,
-    weight_of,
-)
+from agentkv.models.gguf.architectures import architecture_of
+from agentkv.models.gguf.configuration import config_of
 from agentkv.models.gguf.header import GgufError, GgufHeader, read_header
+from agentkv.models.gguf.tensors import require_readable
 from agentkv.models.gguf.tokenizer import convert_tokenizer, end_ids
+from agentkv.models.gguf.weights import Places, empty_model, places_of, weight_of
 from agentkv_env.user_cache import user_cache
 
 _VERSION = 1
@@ -47,8 +43,8 @@ class GgufModel:
         return empty_model(self.config)
 
     @cached_property
-    def places(self) -> dict[str, str]:
-        """The tensor of the file for each weight of the model."""
+    def places(self) -> Places:
+        """The tensors of the file for each weight of the model."""
         return places_of(self.header, self.empty)
 
     @property
@@ -159,7 +155,8 @@ def _write_weights(model: GgufModel, path: Path) -> None:
     head += b" " * (-len(head) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(head)) + head)
-        for place in model.places.values():
-            file.write(weight_of(model.header, place, model.config).tobytes())
+        for name, place in model.places.items():
+            values = weight_of(model.header, name, place, empty[name], model.config)
+            file.write(values.tobytes())
         file.flush()
         os.fsync(file.fileno())

@@ -46,6 +46,15 @@ class GgufHeader:
         """What llama.cpp calls the family of the model."""
         return str(self.metadata["general.architecture"])
 
+    @property
+    def kinds_of_tensors(self) -> set[str]:
+        """Names of tensors without the layer."""
+        return {_IN_LAYER.sub("", name) for name in self.tensors}
+
+    def has_part(self, name: str) -> bool:
+        """Return whether there is a tensor or a value of that name."""
+        return name in self.tensors or name in self.metadata
+
     def number(self, key: str, default: Any = None) -> Any:
         """Return a value of the architecture's own metadata, such as `block_count`.
 
@@ -62,6 +71,7 @@ _SCALARS = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?", None, None, "
 """Format of each type of metadata that has a fixed size, as `struct` names it."""
 _STRING, _ARRAY = 8, 9
 _MOST_DIMENSIONS = 4
+_IN_LAYER = re.compile(r"^blk\.\d+\.")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
