@@ -69,9 +69,11 @@ def convert_tokenizer(header: GgufHeader) -> tuple[Tokenizer, dict[str, Any]]:
         tokenizer.post_processor = TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))]
         )
-    template = header.metadata.get("tokenizer.chat_template")
-    if template:
-        config["chat_template"] = template
+    key = "tokenizer.chat_template"
+    keys = {"default": key, "tool_use": f"{key}.tool_use"}
+    templates = {name: header.metadata[key] for name, key in keys.items() if key in header.metadata}
+    if templates:
+        config["chat_template"] = templates if "tool_use" in templates else templates["default"]
     return tokenizer, config
 
 

@@ -125,6 +125,17 @@ def _check_rotation(header: GgufHeader, model: Any) -> None:
             )
 
 
+def stored_form(header: GgufHeader, name: str, place: tuple[str, ...]) -> str:
+    """Return the dtype, as safetensors names it, that holds a weight without rounding.
+
+    It is that of the file's tensors if they are 16-bit matrices, which are moved but not changed.
+    """
+    forms = {header.tensors[part].format.name for part in place if part in header.tensors}
+    is_moved = not name.endswith(("norm.weight", "A_log"))
+    form = forms.pop() if len(forms) == 1 else ""
+    return form if is_moved and form in ("F16", "BF16") else "F32"
+
+
 def weight_of(
     header: GgufHeader, name: str, place: tuple[str, ...], weight: torch.Tensor, config: Any
 ) -> Array:

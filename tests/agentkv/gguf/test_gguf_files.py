@@ -15,14 +15,17 @@ from typer.testing import CliRunner
 import agentkv
 from agentkv.models.find import ModelError, find_model, model_folder, open_gguf_model
 from agentkv.models.gguf.header import GgufError, read_header
+from agentkv.models.gguf.tensors import read_tensor
+from agentkv.progress import Progress
 from agentkv_tasks.cli.app import cli
-from tests.agentkv.gguf.tiny_files import MODELS, make_model, write
+from tests.agentkv.gguf.tiny_files import MODELS, TEMPLATE, make_model, write
+from tests.sampling import sampled
 
 IDS = torch.arange(40)[None] * 7 % 290
 Written = Callable[..., Path]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, every=2))
 def test_a_converted_model_computes_what_the_written_one_does(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -38,6 +41,58 @@ def test_a_file_is_loaded_with_its_template_ends_and_positions(written: Written)
     assert loaded.template.end_ids == {0, 2, 4}
     assert loaded.max_positions == 128
     assert loaded.cache_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_a_16_bit_file_gets_a_16_bit_copy_without_rounding(
+    form: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    path = write(make_model("gemma"), "gemma", tmp_path / "tiny.gguf", form=form)
+    copied = load_file(model_folder(path) / "model.safetensors")
+    assert copied["model.embed_tokens.weight"].dtype == dtype
+    assert copied["model.norm.weight"].dtype == torch.float32
+    stored = read_tensor(read_header(path), "blk.1.ffn_down.weight")
+    torch.testing.assert_close(
+        copied["model.layers.1.mlp.down_proj.weight"].float(),
+        torch.from_numpy(stored),
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_a_conversion_is_told_weight_by_weight(written: Written) -> None:
+    told: list[Progress] = []
+    path = written()
+    agentkv.load_model(path, on_progress=told.append)
+    assert told[0] == Progress("converting", 0, told[0].total, "tiny.gguf")
+    assert [each.done for each in told[:-1]] == sorted({each.done for each in told[:-1]})
+    assert told[-1] == Progress("loading", name=str(path))
+
+
+def test_an_interrupted_conversion_leaves_nothing(written: Written, cache_home: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model_folder(written(), interrupt)
+    assert not list((cache_home / "agentkv" / "gguf").iterdir())
+
+
+def test_a_template_for_functions_renders_messages_with_functions(written: Written) -> None:
+    functions = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + TEMPLATE
+    other = "{{ documents.nothing.at.all }}"
+    templates = {
+        "chat_template": [
+            {"name": "default", "template": TEMPLATE},
+            {"name": "tool_use", "template": functions},
+            {"name": "rag", "template": other},
+        ]
+    }
+    tokenizer = agentkv.load_model(written(**templates)).source_tokenizer
+    assert tokenizer.chat_template == {"default": TEMPLATE, "tool_use": functions}
 
 
 def test_a_second_start_reads_the_copy(written: Written) -> None:
@@ -101,6 +156,10 @@ def test_a_plan_reads_no_weights(written: Written, cache_home: Path) -> None:
         (
             {"chat_template": "{{ nothing.at.all }}"},
             "the model's chat template refuses these messages: ",
+        ),
+        (
+            {"chat_template": [{"name": "tool_use", "template": "a"}]},
+            "the chat templates are named tool_use, and none is named default",
         ),
         ({"chat_template": "{% for %}"}, "the model's chat template refuses these messages: "),
     ],

@@ -297,11 +297,14 @@ def byte_tokens() -> list[str]:
     return [*tokens, *(f"<unused{i}>" for i in range(300 - len(tokens)))]
 
 
-def write(model: Any, name: str, path: Path, *, split: int = 0, **changes: Any) -> Path:
+def write(
+    model: Any, name: str, path: Path, *, split: int = 0, form: str = "F32", **changes: Any
+) -> Path:
     """Write a model to a file.
 
     Args:
         split: tensors in each part of a split file; 0: one file.
+        form: of matrices.
         changes: metadata of the tokenizer that takes the place of the usual (`kind` of `model`);
             None leaves it out.
     """
@@ -336,7 +339,9 @@ def write(model: Any, name: str, path: Path, *, split: int = 0, **changes: Any) 
     )
     for key, values in _tensors(model, arch).items():
         theirs = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
-        writer.add_tensor(theirs, values.contiguous().numpy())
+        kind = gguf.GGMLQuantizationType[form if values.ndim > 1 else "F32"]
+        stored = gguf.quantize(values.contiguous().numpy(), kind)
+        writer.add_tensor(theirs, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
