@@ -189,7 +189,10 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "phi3": Architecture("phi3"),
         "qwen2": Architecture("qwen2"),
         "qwen2moe": Architecture("qwen2_moe"),
+        "qwen2vl": Architecture("qwen2"),
         "qwen3": Architecture("qwen3"),
+        "qwen3vl": Architecture("qwen3"),
+        "qwen3vlmoe": Architecture("qwen3_moe", fields={"norm_topk_prob": True}),
         "qwen35": Architecture(
             "qwen3_5_text",
             further=_delta_net,

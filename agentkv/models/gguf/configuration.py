@@ -28,6 +28,8 @@ _OPTIONAL = {
     "attention.sliding_window": "sliding_window",
     "attention.scale": "attention_multiplier",
     "attention.clamp_kqv": "clip_qkv",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling logit_scale",
@@ -52,13 +54,13 @@ _ABSENT = {
 """What a value is that a file leaves out, unless it is the configuration's own default."""
 _REFUSED = (
     "attn_logit_softcapping",
+    "final_logit_softcapping",
     "expert_count",
     "logit_scale",
     "embedding_scale",
     "residual_scale",
     "attention.scale",
     "attention.clamp_kqv",
-    "attention.temperature_scale",
 )
 """Values that change what a model computes. A family without a name for one is refused."""
 _NORM_NAMES = "rms_norm_eps layer_norm_eps norm_eps layer_norm_epsilon norm_epsilon"
@@ -92,30 +94,27 @@ def config_of(header: GgufHeader, ends: list[int]) -> Any:
             f"{header.path}: the vocabulary has {len(tokens)} tokens, "
             f"but the embedding has {embedding.shape[0]} rows"
         )
-    make = CONFIG_MAPPING[found.model_type]
-    fields = {
-        "vocab_size": embedding.shape[0],
-        "tie_word_embeddings": "output.weight" not in header.tensors,
-        "architectures": None,
-        "dtype": "bfloat16",  # that of caches, and of the weights on a GPU
-        "eos_token_id": ends,
-        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
-        "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
-        **found.fields,
-        **_told(header, {*inspect.signature(make).parameters, *make.attribute_map}),
-    }
-    if "position_embd.weight" not in header.tensors:
-        fields |= {
-            "num_key_value_heads": _heads(header),
-            "head_dim": head_dim(header),
-            **rotation(header),
+    with header.refusing(f"is no {found.model_type}"):
+        make = CONFIG_MAPPING[found.model_type]
+        fields = {
+            "vocab_size": embedding.shape[0],
+            "tie_word_embeddings": "output.weight" not in header.tensors,
+            "architectures": None,
+            "dtype": "bfloat16",  # that of caches, and of the weights on a GPU
+            "eos_token_id": ends,
+            "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+            "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
+            **found.fields,
+            **_told(header, {*inspect.signature(make).parameters, *make.attribute_map}),
         }
-    fields |= _layers(header, found, fields) | found.further(header)
-    try:
+        if "position_embd.weight" not in header.tensors:
+            fields |= {
+                "num_key_value_heads": _heads(header),
+                "head_dim": head_dim(header),
+                **rotation(header),
+            }
+        fields |= _layers(header, found, fields) | found.further(header)
         return make(**fields)
-    except Exception as error:  # transformers raises all kinds of errors
-        reason = " ".join(str(error).split())[:300]
-        raise GgufError(f"{header.path} is no {found.model_type}: {reason}") from error
 
 
 def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
@@ -151,6 +150,10 @@ def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
 def _layers(header: GgufHeader, found: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return how many layers there are, and their kinds where the file tells them."""
     count = header.number("block_count") - header.number("nextn_predict_layers", 0)
+    if not 0 < count <= len(header.tensors):
+        raise GgufError(
+            f"{header.path} says that it has {count} layers, but has {len(header.tensors)} tensors"
+        )
     kinds: list[str] = []
     windows = header.number("attention.sliding_window_pattern", 0)
     if found.recurrent:

@@ -50,7 +50,7 @@ class GgufModel:
     @cached_property
     def empty(self) -> Any:
         """The model without weights (device meta)."""
-        return empty_model(self.config)
+        return empty_model(self.header, self.config)
 
     @cached_property
     def places(self) -> Places:

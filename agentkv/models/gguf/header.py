@@ -1,11 +1,12 @@
 """Read what stands before the weights of a GGUF file, and check that the weights are there."""
 
+import contextlib
 import hashlib
 import importlib
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +55,18 @@ class GgufHeader:
     def has_part(self, name: str) -> bool:
         """Return whether there is a tensor or a value of that name."""
         return name in self.tensors or name in self.metadata
+
+    @contextlib.contextmanager
+    def refusing(self, verdict: str) -> Iterator[None]:
+        """Turn any error of the block into a GgufError: libraries raise all kinds of them for
+        values that do not fit."""
+        try:
+            yield
+        except GgufError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise GgufError(f"{self.path} {verdict}: {reason}") from error
 
     def number(self, key: str, default: Any = None) -> Any:
         """Return a value of the architecture's own metadata, such as `block_count`.

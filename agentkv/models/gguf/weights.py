@@ -38,9 +38,13 @@ _ONE_OF_LIST = re.compile(r"\.norms\.(\d+)\.")
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
-def empty_model(config: Any) -> Any:
-    """Return a model without weights (device meta)."""
-    with torch.device("meta"):
+def empty_model(header: GgufHeader, config: Any) -> Any:
+    """Return a model without weights (device meta).
+
+    Raises:
+        GgufError: transformers refuses the configuration.
+    """
+    with header.refusing(f"is no {config.model_type}"), torch.device("meta"):
         make: Any = AutoModelForCausalLM.from_config
         return make(config)
 
@@ -87,10 +91,12 @@ def _candidates(name: str, names: Any) -> Iterator[tuple[str, ...]]:
     for each in reversed(whole):
         if ".act_fn." in each:
             yield (f"xielu.{each.rpartition('.')[2]}",)
-        groups = [(each,)]
+        groups: list[tuple[str, ...]] = []
         for part, halves in _HALVES.items():
             if part in each:
-                groups.insert(0, tuple(each.replace(part, half) for half in halves))
+                groups.append(tuple(each.replace(part, half) for half in halves))
+        if "in_proj_qkvz" not in each:  # a file with it has another order of rows
+            groups.append((each,))
         for group in groups:
             found = [names.get_name(part, try_suffixes=(".weight", ".bias")) for part in group]
             if None not in found:
@@ -146,12 +152,12 @@ def weight_of(
         weight: an empty one of the right shape.
     """
     found = architecture_of(header)
-    parts = []
+    parts: list[Array] = []
     for part in place:
         if part in header.metadata:
             layer = _LAYER.search(name)
             assert layer is not None, "values of layers"
-            parts.append(np.float32(header.metadata[part][int(layer[1])]))
+            parts.append(np.array(header.metadata[part][int(layer[1])], np.float32))
             continue
         values = read_tensor(header, part)
         if found.is_interleaved and (".attn_q." in part or ".attn_k." in part):
@@ -163,7 +169,7 @@ def weight_of(
             values = values - np.float32(found.norm_offset)
         parts.append(values)
     one = _ONE_OF_LIST.search(name)
-    whole = parts[0][int(one[1])] if one else parts[0]
+    whole: Array = parts[0][int(one[1])] if one else parts[0]
     if len(parts) > 1:
         whole = np.concatenate(parts, axis=-1 if name.endswith("bias") else -2)
     if name.endswith("A_log"):

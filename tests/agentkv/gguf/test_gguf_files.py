@@ -151,6 +151,13 @@ def test_a_plan_reads_no_weights(written: Written, cache_home: Path) -> None:
         ({"kind": "t5"}, "the tokenizer 't5' is not known; known: gpt2 and llama"),
         ({"tokens": ["a", "b"]}, "the vocabulary has 2 tokens, but the embedding has 300 rows"),
         ({"token_type": [1]}, "token_type does not fit the tokens"),
+        ({"llama.block_count": 4000}, "says that it has 4000 layers, but has 21 tensors"),
+        ({"llama.block_count": "two"}, "is no llama: "),
+        ({"llama.attention.head_count": 0}, "is no llama: "),
+        ({"llama.attention.head_count_kv": [2, 1]}, "different attention.head_count_kv cannot"),
+        ({"llama.attn_logit_softcapping": 30.0}, "with attn_logit_softcapping 30.0 cannot be read"),
+        ({"llama.rope.dimension_count": 8}, "rotation of 8 numbers of a head cannot be read"),
+        ({"llama.rope.scaling.type": "warped"}, "the rotation 'warped' .* is not known"),
         ({"merges": ["abc"]}, "has no merges of two tokens"),
         ({"bos_token_id": 4000}, "bos_token_id is 4000, but there are 300 tokens"),
         (

@@ -201,7 +201,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3:long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
     "qwen2": ("qwen2", {}),
     "qwen2moe": ("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 48}),
+    "qwen2vl": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3vl": ("qwen3", {"head_dim": 32}),
+    "qwen3vlmoe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
     "qwen35": ("qwen3_5_text", LINEAR),
     "qwen35moe": ("qwen3_5_moe_text", {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 48}),
     "qwen3moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
@@ -305,15 +308,20 @@ def write(
     Args:
         split: tensors in each part of a split file; 0: one file.
         form: of matrices.
-        changes: metadata of the tokenizer that takes the place of the usual (`kind` of `model`);
-            None leaves it out.
+        changes: metadata of the tokenizer that takes the place of the usual (`kind` of `model`;
+            None leaves it out), and metadata of the model, by whole keys.
     """
     gguf = pytest.importorskip("gguf", reason="gguf is not installed")
     arch = name.partition(":")[0]
     config = model.config
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
-    for key, value in _values(model, arch).items():
-        _add(writer, key if key.startswith("xielu.") else f"{arch}.{key}", value)
+    values = {
+        key if key.startswith("xielu.") else f"{arch}.{key}": value
+        for key, value in _values(model, arch).items()
+    }
+    values |= {key: changes.pop(key) for key in list(changes) if "." in key}
+    for key, value in values.items():
+        _add(writer, key, value)
     tokens = changes.pop("tokens", byte_tokens())
     metadata: dict[str, Any] = {
         "model": "gpt2",
