@@ -126,14 +126,16 @@ def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
     fields = {}
     for key, names in (_REQUIRED | _OPTIONAL).items():
         name = named(names)
-        value = header.number(key, 0)
+        value = header.metadata.get(f"{header.architecture}.{key}")
         if name is None:
             if value and key in _REFUSED:
                 raise GgufError(
                     f"{header.path}: a {header.architecture} with {key} {value} cannot be read"
                 )
-        elif value or key in _ABSENT:
-            fields[name] = _one(header, key, value) if value else _ABSENT[key]
+        elif value is not None:
+            fields[name] = _one(header, key, value) or _ABSENT.get(key, value)
+        elif key in _ABSENT:
+            fields[name] = _ABSENT[key]
         elif key in _REQUIRED:
             fields[name] = header.number(key)
     for tensors, names in _PRESENT.items():

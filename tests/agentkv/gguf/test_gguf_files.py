@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import agentkv
 from agentkv.models.find import ModelError, find_model, model_folder, open_gguf_model
+from agentkv.models.gguf.architectures import ARCHITECTURES
 from agentkv.models.gguf.header import GgufError, read_header
 from agentkv.models.gguf.tensors import read_tensor
 from agentkv.progress import Progress
@@ -34,6 +35,17 @@ def test_a_converted_model_computes_what_the_written_one_does(name: str, tmp_pat
     read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         torch.testing.assert_close(read(IDS).logits, model(IDS).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    values = {"glm4moe.nextn_predict_layers": 1}
+    path = write(make_model("glm4moe"), "glm4moe", tmp_path / "tiny.gguf", **values)
+    assert open_gguf_model(path).config.num_hidden_layers == 1
+
+
+def test_the_documentation_names_every_architecture() -> None:
+    named = Path("docs/models.md").read_text(encoding="utf-8")
+    assert [name for name in ARCHITECTURES if f"`{name.split()[0]}`" not in named] == []
 
 
 def test_a_file_is_loaded_with_its_template_ends_and_positions(written: Written) -> None:

@@ -130,7 +130,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16, "num_hidden_layers": 7},
     ),
     "glm4": ("glm4", {"head_dim": 16, "attention_bias": True}),
-    "glm4moe": ("glm4_moe", {**SHARED, "use_qk_norm": True, "head_dim": 16}),
+    "glm4moe": (
+        "glm4_moe",
+        {**SHARED, "norm_topk_prob": False, "use_qk_norm": True, "head_dim": 16},
+    ),
     "gpt-oss": (
         "gpt_oss",
         {
@@ -141,7 +144,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gpt2": ("gpt2", {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96}),
-    "gptneox": ("gpt_neox", {"rotary_pct": 0.5}),
+    "gptneox": ("gpt_neox", {"rotary_pct": 0.5, "use_parallel_residual": False}),
     "granite": ("granite", GRANITE),
     "granitehybrid": (
         "granitemoehybrid",
