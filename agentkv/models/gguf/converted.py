@@ -1,5 +1,7 @@
 """The converted copy of a GGUF file, a folder in Hugging Face format in the user's cache folder."""
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -32,6 +34,8 @@ from agentkv_env.user_cache import user_cache
 _VERSION = 2
 """Goes up with every change to what a copy holds."""
 _DONE = "model.safetensors"
+_PART, _LOCK = ".part-", "lock"
+"""What folders begin with in which copies are written, and the file that their writers lock."""
 _NBYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number, by the names that safetensors has for dtypes."""
 
@@ -129,6 +133,7 @@ def _write(model: GgufModel, folder: Path, on_progress: Listener | None) -> None
     needed = sum(_NBYTES[form] * empty[name].numel() for name, form in model.forms.items())
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent)
         free = shutil.disk_usage(folder.parent).free
         if free < needed + (64 << 20):
             raise GgufError(
@@ -136,7 +141,11 @@ def _write(model: GgufModel, folder: Path, on_progress: Listener | None) -> None
                 f"{folder.parent} has {free / 1e9:.1f} GB free; free some, or let XDG_CACHE_HOME "
                 "name a folder on another disk"
             )
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
+        with (
+            tempfile.TemporaryDirectory(dir=folder.parent, prefix=_PART) as part,
+            (Path(part) / _LOCK).open("w") as lock,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX)
             made = Path(part) / "copy"
             made.mkdir()
             _tokenizer(model.header).save_pretrained(made)
@@ -157,6 +166,14 @@ def _write(model: GgufModel, folder: Path, on_progress: Listener | None) -> None
             f"the converted copy of {model.header.path} cannot be written to {folder.parent}: "
             f"{error.strerror or error}"
         ) from error
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what killed processes have left: parts whose lock nobody holds."""
+    for part in parent.glob(f"{_PART}*"):
+        with contextlib.suppress(OSError), (part / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(part)
 
 
 def _write_weights(model: GgufModel, path: Path, on_progress: Listener | None) -> None:

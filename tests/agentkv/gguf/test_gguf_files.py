@@ -1,5 +1,6 @@
 """Models from GGUF files: what they compute, where copies are, and which files are refused."""
 
+import fcntl
 import shutil
 import struct
 from collections.abc import Callable
@@ -91,6 +92,17 @@ def test_an_interrupted_conversion_leaves_nothing(written: Written, cache_home: 
     with pytest.raises(KeyboardInterrupt):
         model_folder(written(), interrupt)
     assert not list((cache_home / "agentkv" / "gguf").iterdir())
+
+
+def test_what_killed_conversions_left_is_removed(written: Written, cache_home: Path) -> None:
+    parts = [cache_home / "agentkv" / "gguf" / f".part-{name}" for name in ("killed", "going-on")]
+    for part in parts:
+        part.mkdir(parents=True)
+        (part / "lock").touch()
+    with (parts[1] / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        model_folder(written())
+    assert [part.exists() for part in parts] == [False, True]
 
 
 def test_a_template_for_functions_renders_messages_with_functions(written: Written) -> None:
