@@ -88,6 +88,24 @@ def _state_space(header: GgufHeader) -> dict[str, Any]:
     }
 
 
+def _nemotron_h(header: GgufHeader) -> dict[str, Any]:
+    names = {
+        "ssm_in": "linear_attention",
+        "attn_k": "full_attention",
+        "ffn_gate_inp": "moe",
+        "ffn_up": "mlp",
+    }
+    kinds = [
+        next(kind for name, kind in names.items() if f"blk.{i}.{name}.weight" in header.tensors)
+        for i in range(header.num_layers)
+    ]
+    inner = header.number("ssm.inner_size")
+    return {
+        "layers_block_type": kinds,
+        "mamba_head_dim": inner // header.number("ssm.time_step_rank"),
+    }
+
+
 def _delta_net(header: GgufHeader) -> dict[str, Any]:
     heads = header.number("ssm.time_step_rank")
     return {"linear_value_head_dim": header.number("ssm.inner_size") // heads}
@@ -151,6 +169,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "afmoe": Architecture("afmoe", fields={"mup_enabled": True}),
         "apertus": Architecture("apertus", fields={"rope_scaling": _UNSCALED}),
         "arcee": Architecture("arcee", is_interleaved=True),
+        "chatglm": Architecture("glm"),
         "cohere2": Architecture("cohere2"),
         "command-r": Architecture("cohere"),
         "dots1": Architecture("dots1"),
@@ -181,6 +200,8 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "minimax-m2": Architecture("minimax_m2"),
         "mistral3": Architecture("ministral3", further=_ministral3, is_interleaved=True),
         "nemotron": Architecture("nemotron", norm_offset=1.0),
+        "nemotron_h": Architecture("nemotron_h", further=_nemotron_h),
+        "nemotron_h_moe": Architecture("nemotron_h", further=_nemotron_h),
         "olmo": Architecture("olmo", is_interleaved=True),
         "olmo2": Architecture("olmo2"),
         "olmo2 window": Architecture("olmo3"),

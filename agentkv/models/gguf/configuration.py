@@ -22,10 +22,10 @@ _REQUIRED = {
     "expert_count": "num_experts num_local_experts n_routed_experts moe_num_experts",
     "expert_used_count": "num_experts_per_tok moe_k moe_topk",
     "shortconv.l_cache": "conv_L_cache",
-    "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim",
-    "ssm.state_size": "mamba_d_state linear_key_head_dim",
-    "ssm.group_count": "mamba_n_groups linear_num_key_heads",
-    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads",
+    "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim conv_kernel",
+    "ssm.state_size": "mamba_d_state linear_key_head_dim ssm_state_size",
+    "ssm.group_count": "mamba_n_groups linear_num_key_heads n_groups",
+    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads",
 }
 """Names that configurations give to a value of the file. A family that has one needs the value."""
 _OPTIONAL = {
@@ -36,7 +36,9 @@ _OPTIONAL = {
     "rope.scaling.original_context_length": "original_max_position_embeddings",
     "use_parallel_residual": "use_parallel_residual",
     "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size shared_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size shared_intermediate_size "
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size": "moe_latent_size",
     "expert_shared_count": "n_shared_experts moe_num_shared_experts num_shared_experts",
     "expert_weights_scale": "routed_scaling_factor route_scale",
     "expert_weights_norm": "norm_topk_prob route_norm",
@@ -124,6 +126,7 @@ def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
         return next((name for name in names.split() if name in known), None)
 
     fields = {}
+    has_experts = "ffn_gate_inp.weight" in header.kinds_of_tensors
     for key, names in (_REQUIRED | _OPTIONAL).items():
         name = named(names)
         value = header.metadata.get(f"{header.architecture}.{key}")
@@ -136,7 +139,7 @@ def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
             fields[name] = _one(header, key, value) or _ABSENT.get(key, value)
         elif key in _ABSENT:
             fields[name] = _ABSENT[key]
-        elif key in _REQUIRED:
+        elif key in _REQUIRED and (has_experts or not key.startswith("expert_")):
             fields[name] = header.number(key)
     for tensors, names in _PRESENT.items():
         name = named(names)
@@ -151,7 +154,7 @@ def _told(header: GgufHeader, known: set[str]) -> dict[str, Any]:
 
 def _layers(header: GgufHeader, found: Architecture, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return how many layers there are, and their kinds where the file tells them."""
-    count = header.number("block_count") - header.number("nextn_predict_layers", 0)
+    count = header.num_layers
     if not 0 < count <= len(header.tensors):
         raise GgufError(
             f"{header.path} says that it has {count} layers, but has {len(header.tensors)} tensors"

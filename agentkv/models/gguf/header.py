@@ -52,6 +52,11 @@ class GgufHeader:
         """Names of tensors without the layer."""
         return {_IN_LAYER.sub("", name) for name in self.tensors}
 
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, without those that predict further tokens."""
+        return int(self.number("block_count") - self.number("nextn_predict_layers", 0))
+
     def has_part(self, name: str) -> bool:
         """Return whether there is a tensor or a value of that name."""
         return name in self.tensors or name in self.metadata

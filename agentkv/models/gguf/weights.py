@@ -25,6 +25,7 @@ _RENAMED = {
     "gate_up_proj_bias": ("gate_up_proj.bias",),
     "dt_bias": ("dt_proj.bias",),
     "block_sparse_moe.": ("mlp.",),
+    "mixer.experts.": ("mlp.experts.",),
     "shared_mlp.input_linear": ("mlp.shared_mlp.gate_up_proj", "mlp.gate_up_proj"),
     "shared_mlp.output_linear": ("mlp.shared_mlp.down_proj", "mlp.down_proj"),
 }
@@ -35,6 +36,10 @@ _HALVES = {
 }
 """Names of weights that are several in a file."""
 _ONE_OF_LIST = re.compile(r"\.norms\.(\d+)\.")
+_PROJECTION = re.compile(r"\.([qkv])_proj\.")
+_SINGLE = re.compile(r"\.attn_[qkv]\.")
+_FUSED = ".attn_qkv."
+"""In the names of tensors that have the rows of queries, keys and values."""
 _LAYER = re.compile(r"\.(\d+)\.")
 
 
@@ -67,7 +72,7 @@ def places_of(header: GgufHeader, model: Any) -> Places:
         if place is None:
             missing = next((part for part in tried[0] if not header.has_part(part)), name)
             raise GgufError(f"{header.path} has no tensor {missing}")
-        _check_shape(header, name, place, tuple(weight.shape))
+        _check_shape(header, name, place, tuple(weight.shape), model.config)
         places[name] = place
     _check_rotation(header, model)
     layers = model.config.num_hidden_layers
@@ -88,6 +93,7 @@ def _candidates(name: str, names: Any) -> Iterator[tuple[str, ...]]:
     for part, others in _RENAMED.items():
         if part in name:
             whole += [each.replace(part, other) for each in whole for other in others]
+    whole += [each.replace("model.layers", "backbone.layers") for each in whole if "mixer" in each]
     for each in reversed(whole):
         if ".act_fn." in each:
             yield (f"xielu.{each.rpartition('.')[2]}",)
@@ -103,11 +109,23 @@ def _candidates(name: str, names: Any) -> Iterator[tuple[str, ...]]:
                 if not found[0].endswith((".weight", ".bias")):
                     yield tuple(f"{part}.weight" for part in found)
                 yield tuple(found)
+                if _PROJECTION.search(name):
+                    yield (_SINGLE.sub(".attn_qkv.", found[0]),)
     yield (name,)
 
 
+def _rows(name: str, num_rows: int, config: Any) -> tuple[int, int]:
+    """Return where the rows of a projection begin in a fused tensor, and how many rows that has."""
+    projection = _PROJECTION.search(name)
+    assert projection is not None
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    size = num_rows // (heads if projection[1] == "q" else groups)
+    start = {"q": 0, "k": heads, "v": heads + groups}[projection[1]]
+    return start * size, (heads + 2 * groups) * size
+
+
 def _check_shape(
-    header: GgufHeader, name: str, place: tuple[str, ...], expected: tuple[int, ...]
+    header: GgufHeader, name: str, place: tuple[str, ...], expected: tuple[int, ...], config: Any
 ) -> None:
     """Check that tensors have the numbers of a weight, which may stand in another order."""
     shapes = [header.tensors[part].shape for part in place if part in header.tensors]
@@ -115,6 +133,8 @@ def _check_shape(
         return
     if _ONE_OF_LIST.search(name):
         shapes = [shapes[0][1:]]
+    if _FUSED in place[0] and _PROJECTION.search(name):
+        expected = (_rows(name, expected[0], config)[1], *expected[1:])
     sizes = [sorted(size for size in shape if size > 1) for shape in (shapes[0], expected)]
     is_other = len(place) == 1 and len(sizes[0]) == len(sizes[1]) and sizes[0] != sizes[1]
     if is_other or sum(map(math.prod, shapes)) != math.prod(expected):
@@ -160,9 +180,11 @@ def weight_of(
             parts.append(np.array(header.metadata[part][int(layer[1])], np.float32))
             continue
         values = read_tensor(header, part)
-        if found.is_interleaved and (".attn_q." in part or ".attn_k." in part):
-            is_query = ".attn_q." in part
-            heads = config.num_attention_heads if is_query else config.num_key_value_heads
+        if _FUSED in part and _PROJECTION.search(name):
+            start, _ = _rows(name, len(weight), config)
+            values = values[start : start + len(weight)]
+        if found.is_interleaved and ("q_proj." in name or "k_proj." in name):
+            heads = config.num_attention_heads if "q_proj." in name else config.num_key_value_heads
             pairs = values.reshape(heads, -1, 2, *values.shape[1:])
             values = pairs.swapaxes(1, 2).reshape(values.shape)
         if found.norm_offset and part.endswith("norm.weight") and ".ssm_norm." not in part:

@@ -84,6 +84,15 @@ STATE_SPACE: dict[str, Any] = {
     "mamba_d_conv": 3,
     "layer_types": ["linear_attention", "full_attention"],
 }
+MAMBA: dict[str, Any] = {
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "conv_kernel": 3,
+    "head_dim": 32,
+    "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+}
 CONVOLUTION: dict[str, Any] = {
     "conv_L_cache": 3,
     "block_auto_adjust_ff_dim": False,
@@ -92,6 +101,7 @@ CONVOLUTION: dict[str, Any] = {
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_theta": 5000.0}),
     "llama:rope": ("llama", {**LLAMA3, "tie_word_embeddings": True}),
+    "llama:fused": ("llama", {"attention_bias": True}),
     "llama:experts": ("mixtral", EXPERTS),
     "afmoe": (
         "afmoe",
@@ -107,6 +117,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "apertus": ("apertus", {}),
     "arcee": ("arcee", {"rope_parameters": YARN}),
+    "chatglm:fused": ("glm", {"head_dim": 16, "attention_bias": True}),
     "cohere2": ("cohere2", {"logit_scale": 0.5, "sliding_window": 16, "num_hidden_layers": 4}),
     "command-r": ("cohere", {"logit_scale": 0.5, "use_qk_norm": True}),
     "dots1": ("dots1", SHARED),
@@ -195,11 +206,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral3:plain": ("mistral", {"head_dim": 32, "sliding_window": None}),
     "nemotron": ("nemotron", {"head_dim": 16}),
+    "nemotron_h": ("nemotron_h", MAMBA),
+    "nemotron_h_moe": (
+        "nemotron_h",
+        {
+            **MAMBA,
+            **SHARED,
+            "layers_block_type": ["linear_attention", "moe", "full_attention"],
+            "moe_shared_expert_intermediate_size": 48,
+            "moe_latent_size": 32,
+        },
+    ),
     "olmo": ("olmo", {"clip_qkv": 0.5}),
     "olmo2": ("olmo2", {}),
     "olmo2:window": ("olmo3", {**WINDOWS, "rope_scaling": YARN}),
     "olmoe": ("olmoe", EXPERTS),
     "phi2": ("phi", {"partial_rotary_factor": 0.5}),
+    "phi2:fused": ("phi", {"partial_rotary_factor": 0.5}),
     "phi3": ("phi3", {"sliding_window": 16}),
     "phi3:long": ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
     "qwen2": ("qwen2", {}),
@@ -252,7 +275,9 @@ _NUMBERS = {
     "expert_count": "num_local_experts num_experts n_routed_experts",
     "expert_used_count": "num_experts_per_tok moe_topk",
     "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size shared_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size shared_intermediate_size "
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size": "moe_latent_size",
     "expert_shared_count": "n_shared_experts moe_num_shared_experts num_shared_experts",
     "expert_weights_scale": "routed_scaling_factor route_scale",
     "expert_weights_norm": "norm_topk_prob",
@@ -261,10 +286,10 @@ _NUMBERS = {
     "leading_dense_block_count": "first_k_dense_replace num_dense_layers moe_layer_start_index",
     "interleave_moe_layer_step": "moe_layer_interval",
     "shortconv.l_cache": "conv_L_cache",
-    "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim",
-    "ssm.state_size": "mamba_d_state linear_key_head_dim",
-    "ssm.group_count": "mamba_n_groups linear_num_key_heads",
-    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads",
+    "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim conv_kernel",
+    "ssm.state_size": "mamba_d_state linear_key_head_dim ssm_state_size",
+    "ssm.group_count": "mamba_n_groups linear_num_key_heads n_groups",
+    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads",
 }
 _ROPE = {
     "rope.freq_base": "rope_theta",
@@ -348,7 +373,8 @@ def write(
         next(key for key, each in gguf.MODEL_ARCH_NAMES.items() if each == arch),
         config.num_hidden_layers,
     )
-    for key, values in _tensors(model, arch).items():
+    tensors = _tensors(model, arch)
+    for key, values in (_fused(tensors) if name.endswith(":fused") else tensors).items():
         theirs = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
         kind = gguf.GGMLQuantizationType[form if values.ndim > 1 else "F32"]
         stored = gguf.quantize(values.contiguous().numpy(), kind)
@@ -400,7 +426,7 @@ def _values(model: Any, arch: str) -> dict[str, Any]:
     elif "sliding_attention" in kinds and arch in ("olmo2", "exaone4"):
         values["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
     if "ssm.conv_kernel" in values:
-        sizes = ("mamba_d_head", "linear_value_head_dim")
+        sizes = ("mamba_d_head", "linear_value_head_dim", "mamba_head_dim")
         head = next(getattr(config, name) for name in sizes if hasattr(config, name))
         values["ssm.inner_size"] = values["ssm.time_step_rank"] * head
     if arch == "apertus":
@@ -447,6 +473,18 @@ def _tensors(model: Any, arch: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors in which those of queries, keys and values are one."""
+    fused: dict[str, torch.Tensor] = {}
+    for key, values in tensors.items():
+        if "q_proj" in key:
+            parts = [tensors[key.replace("q_proj", f"{each}_proj")] for each in "qkv"]
+            fused[f"blk.{key.split('.')[2]}.attn_qkv.{key.rpartition('.')[2]}"] = torch.cat(parts)
+        elif "k_proj" not in key and "v_proj" not in key:
+            fused[key] = values
+    return fused
+
+
 def _renamed(key: str, values: Any, arch: str, config: Any) -> dict[str, torch.Tensor]:
     """Return what a weight is in a file, by names that the package gguf knows."""
     if ".norms." in key:
@@ -460,12 +498,20 @@ def _renamed(key: str, values: Any, arch: str, config: Any) -> dict[str, torch.T
         values = values.squeeze(1)
     if "linear_attn" in key:
         return _linear_attention(key, values, arch, config)
-    if ".mamba." in key:
+    if ".mamba." in key or ".mixer." in key:
+        key = key.replace("model.layers", "backbone.layers" if ".mixer." in key else "model.layers")
         if key.endswith(("A_log", "D")):
             values = values[:, None]
         if key.endswith("norm.weight"):
-            values = values.reshape(config.mamba_n_groups, -1)
-        return {key.replace("dt_bias", "dt_proj.bias"): values}
+            values = values.reshape(STATE_SPACE["mamba_n_groups"], -1)
+        if ".experts." in key:
+            key = f"{key.replace('backbone', 'model').replace('mixer', 'mlp')}.weight"
+        for ours, theirs in {
+            "dt_bias": "dt_proj.bias",
+            "correction_bias": "correction.bias",
+        }.items():
+            key = key.replace(ours, theirs)
+        return {key: values}
     for ours, theirs in {
         "e_score_correction_bias": "e_score_correction.bias",
         "gate.moe_statics": "moe_statics",
