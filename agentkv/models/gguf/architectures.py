@@ -84,8 +84,27 @@ def _state_space(header: GgufHeader) -> dict[str, Any]:
         "mamba_d_head": inner // header.number("ssm.time_step_rank"),
         "mamba_expand": inner // header.number("embedding_length"),
         "position_embedding_type": "rope" if header.number("rope.scaling.finetuned", 0) else None,
-        "mamba_conv_bias": "ssm_conv1d.bias" in header.kinds_of_tensors,
     }
+
+
+def _falcon_h1(header: GgufHeader) -> dict[str, Any]:
+    """The file's weights are multiplied with the multipliers of the family."""
+    inner = header.number("ssm.inner_size")
+    return {
+        "mamba_d_ssm": inner,
+        "mamba_d_head": inner // header.number("ssm.time_step_rank"),
+    }
+
+
+def _jamba(header: GgufHeader) -> dict[str, Any]:
+    fields = {"mamba_expand": header.number("ssm.inner_size") // header.number("embedding_length")}
+    for kind, tensor in {"attn": "attn_k", "expert": "ffn_gate_inp"}.items():
+        names = [f"blk.{i}.{tensor}.weight" for i in range(header.num_layers)]
+        found = [i for i, name in enumerate(names) if name in header.tensors]
+        first, *others = found or [header.num_layers]
+        fields[f"{kind}_layer_offset"] = first
+        fields[f"{kind}_layer_period"] = others[0] - first if others else header.num_layers + 1
+    return fields
 
 
 def _nemotron_h(header: GgufHeader) -> dict[str, Any]:
@@ -176,6 +195,11 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "ernie4_5": Architecture("ernie4_5"),
         "ernie4_5-moe": Architecture("ernie4_5_moe"),
         "exaone4": Architecture("exaone4", further=_exaone4),
+        "falcon-h1": Architecture(
+            "falcon_h1",
+            fields={"mamba_norm_before_gate": False, "embedding_multiplier": 1.0},
+            further=_falcon_h1,
+        ),
         "gemma": Architecture("gemma", norm_offset=1.0),
         "gemma3": Architecture("gemma3_text", further=_gemma3, norm_offset=1.0),
         "glm4": Architecture("glm4"),
@@ -195,6 +219,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "hunyuan-dense": Architecture("hunyuan_v1_dense"),
         "hunyuan-moe": Architecture("hunyuan_v1_moe"),
         "internlm2": Architecture("llama", is_interleaved=True),
+        "jamba": Architecture("jamba", further=_jamba),
         "lfm2": Architecture("lfm2", fields={"block_auto_adjust_ff_dim": False}, recurrent="conv"),
         "lfm2moe": Architecture("lfm2_moe", recurrent="conv"),
         "minimax-m2": Architecture("minimax_m2"),

@@ -13,7 +13,6 @@ from agentkv.models.gguf.rotation import head_dim, rotation
 _REQUIRED = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size n_embd",
-    "feed_forward_length": "intermediate_size n_inner",
     "attention.head_count": "num_attention_heads n_head",
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -25,10 +24,11 @@ _REQUIRED = {
     "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim conv_kernel",
     "ssm.state_size": "mamba_d_state linear_key_head_dim ssm_state_size",
     "ssm.group_count": "mamba_n_groups linear_num_key_heads n_groups",
-    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads",
+    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads mamba_dt_rank",
 }
 """Names that configurations give to a value of the file. A family that has one needs the value."""
 _OPTIONAL = {
+    "feed_forward_length": "intermediate_size n_inner",
     "attention.sliding_window": "sliding_window",
     "attention.clamp_kqv": "clip_qkv",
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -72,6 +72,8 @@ _PRESENT = {
     "ffn_up.bias": "mlp_bias",
     "attn_q_norm.weight": "use_qk_norm qk_layernorm",
     "output.bias": "lm_head_bias",
+    "ssm_norm.weight": "mamba_rms_norm",
+    "ssm_conv1d.bias": "mamba_conv_bias",
 }
 """Names that configurations give to the presence of one of some tensors."""
 
@@ -98,6 +100,7 @@ def config_of(header: GgufHeader, ends: list[int]) -> Any:
         )
     with header.refusing(f"is no {found.model_type}"):
         make = CONFIG_MAPPING[found.model_type]
+        known = {*inspect.signature(make).parameters, *make.attribute_map}
         fields = {
             "vocab_size": embedding.shape[0],
             "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -107,7 +110,7 @@ def config_of(header: GgufHeader, ends: list[int]) -> Any:
             "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
             "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
             **found.fields,
-            **_told(header, {*inspect.signature(make).parameters, *make.attribute_map}),
+            **_told(header, known - found.fields.keys()),
         }
         if "position_embd.weight" not in header.tensors:
             fields |= {

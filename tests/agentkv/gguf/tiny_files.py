@@ -76,12 +76,15 @@ LINEAR: dict[str, Any] = {
     "head_dim": 32,
 }
 STATE_SPACE: dict[str, Any] = {
-    **GRANITE,
     "mamba_n_heads": 4,
     "mamba_d_head": 32,
     "mamba_n_groups": 2,
     "mamba_d_state": 8,
     "mamba_d_conv": 3,
+}
+GRANITE_HYBRID: dict[str, Any] = {
+    **GRANITE,
+    **STATE_SPACE,
     "layer_types": ["linear_attention", "full_attention"],
 }
 MAMBA: dict[str, Any] = {
@@ -135,6 +138,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "exaone4": ("exaone4", {**WINDOWS, **LLAMA3}),
     "exaone4:full": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "falcon-h1": (
+        "falcon_h1",
+        {
+            **STATE_SPACE,
+            "mamba_d_ssm": 128,
+            "head_dim": 32,
+            "attention_in_multiplier": 1.5,
+            "attention_out_multiplier": 0.5,
+            "key_multiplier": 0.7,
+            "ssm_in_multiplier": 1.2,
+            "ssm_out_multiplier": 0.8,
+            "ssm_multipliers": [0.5, 1.5, 0.6, 1.6, 0.7],
+            "mlp_multipliers": [0.9, 1.1],
+            "lm_head_multiplier": 0.4,
+            "embedding_multiplier": 3.0,
+        },
+    ),
     "gemma": ("gemma", {"head_dim": 32}),
     "gemma3": (
         "gemma3_text",
@@ -159,12 +179,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", GRANITE),
     "granitehybrid": (
         "granitemoehybrid",
-        {**STATE_SPACE, **EXPERTS, "shared_intermediate_size": 32},
+        {**GRANITE_HYBRID, **EXPERTS, "shared_intermediate_size": 32},
     ),
     "granitehybrid:dense": (
         "granitemoehybrid",
         {
-            **STATE_SPACE,
+            **GRANITE_HYBRID,
             "num_local_experts": 0,
             "num_experts_per_tok": 0,
             "shared_intermediate_size": 96,
@@ -189,6 +209,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "hunyuan-moe": ("hunyuan_v1_moe", {**EXPERTS, "moe_topk": 2, "head_dim": 16}),
     "internlm2": ("llama", {}),
+    "jamba": (
+        "jamba",
+        {
+            **EXPERTS,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_d_state": 8,
+            "mamba_d_conv": 3,
+            "num_hidden_layers": 5,
+        },
+    ),
     "lfm2": ("lfm2", CONVOLUTION),
     "lfm2moe": ("lfm2_moe", {**CONVOLUTION, **EXPERTS, "num_dense_layers": 1}),
     "minimax-m2": ("minimax_m2", {**EXPERTS, "rotary_dim": 8, "head_dim": 16}),
@@ -289,7 +322,7 @@ _NUMBERS = {
     "ssm.conv_kernel": "mamba_d_conv linear_conv_kernel_dim conv_kernel",
     "ssm.state_size": "mamba_d_state linear_key_head_dim ssm_state_size",
     "ssm.group_count": "mamba_n_groups linear_num_key_heads n_groups",
-    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads",
+    "ssm.time_step_rank": "mamba_n_heads linear_num_value_heads mamba_num_heads mamba_dt_rank",
 }
 _ROPE = {
     "rope.freq_base": "rope_theta",
@@ -427,8 +460,11 @@ def _values(model: Any, arch: str) -> dict[str, Any]:
         values["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
     if "ssm.conv_kernel" in values:
         sizes = ("mamba_d_head", "linear_value_head_dim", "mamba_head_dim")
-        head = next(getattr(config, name) for name in sizes if hasattr(config, name))
-        values["ssm.inner_size"] = values["ssm.time_step_rank"] * head
+        head = next((getattr(config, name) for name in sizes if hasattr(config, name)), 0)
+        inner = values["ssm.time_step_rank"] * head
+        values["ssm.inner_size"] = inner or config.mamba_expand * config.hidden_size
+    if arch == "falcon-h1":
+        del values["embedding_scale"]
     if arch == "apertus":
         for name in ("alpha_n", "alpha_p", "beta", "eps"):
             layers = (getattr(layer.mlp.act_fn, name) for layer in model.model.layers)
@@ -498,7 +534,9 @@ def _renamed(key: str, values: Any, arch: str, config: Any) -> dict[str, torch.T
         values = values.squeeze(1)
     if "linear_attn" in key:
         return _linear_attention(key, values, arch, config)
-    if ".mamba." in key or ".mixer." in key:
+    if arch == "falcon-h1":
+        values = values * _multiplier(key, config)
+    if (".mamba." in key and arch != "jamba") or ".mixer." in key:
         key = key.replace("model.layers", "backbone.layers" if ".mixer." in key else "model.layers")
         if key.endswith(("A_log", "D")):
             values = values[:, None]
@@ -538,6 +576,28 @@ def _renamed(key: str, values: Any, arch: str, config: Any) -> dict[str, torch.T
         halves = (key.replace("gate_up", half) for half in ("gate", "up"))
         return dict(zip(halves, parts, strict=True))
     return {key: values}
+
+
+def _multiplier(key: str, config: Any) -> Any:
+    """Return what the weights of a Falcon-H1 are multiplied with in a file."""
+    if "in_proj" in key:
+        inner, states = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+        sizes = torch.tensor([inner, inner, states, states, config.mamba_n_heads])
+        rows = torch.tensor(config.ssm_multipliers).repeat_interleave(sizes)
+        return config.ssm_in_multiplier * rows[:, None]
+    into = config.attention_in_multiplier
+    multipliers = {
+        "q_proj": into,
+        "k_proj": into * config.key_multiplier,
+        "v_proj": into,
+        "o_proj": config.attention_out_multiplier,
+        "mamba.out_proj": config.ssm_out_multiplier,
+        "gate_proj": config.mlp_multipliers[0],
+        "down_proj": config.mlp_multipliers[1],
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    return next((value for part, value in multipliers.items() if part in key), 1.0)
 
 
 def _linear_attention(key: str, values: Any, arch: str, config: Any) -> dict[str, torch.Tensor]:
