@@ -34,7 +34,8 @@ class Architecture:
     """What the file adds to the weights of norms."""
     recurrent: str = ""
     """The kind of the layers that do not attend; empty: all attend."""
-    change: Change = lambda values, name, config: values
+    change: Change | None = None
+    """Gives weights the order of rows and columns that transformers has; None: they have it."""
 
 
 _UNSCALED = {"rope_type": "default"}
@@ -44,7 +45,7 @@ _UNSCALED = {"rope_type": "default"}
 def _exaone4(header: GgufHeader) -> dict[str, Any]:
     if header.number("attention.sliding_window", 0):
         return {}
-    return {"layer_types": ["full_attention"] * header.number("block_count")}
+    return {"layer_types": ["full_attention"] * header.num_layers}
 
 
 def _gpt_oss(header: GgufHeader) -> dict[str, Any]:
@@ -88,9 +89,8 @@ def _state_space(header: GgufHeader) -> dict[str, Any]:
 
 
 def _falcon_h1(header: GgufHeader) -> dict[str, Any]:
-    """The file's weights are multiplied with the multipliers of the family."""
     inner = header.number("ssm.inner_size")
-    return {
+    return {  # no multipliers: the weights of the file are multiplied with them
         "mamba_d_ssm": inner,
         "mamba_d_head": inner // header.number("ssm.time_step_rank"),
     }

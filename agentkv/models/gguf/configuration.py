@@ -73,7 +73,7 @@ _PRESENT = {
     "attn_q_norm.weight": "use_qk_norm qk_layernorm",
     "output.bias": "lm_head_bias",
     "ssm_norm.weight": "mamba_rms_norm",
-    "ssm_conv1d.bias": "mamba_conv_bias",
+    "ssm_conv1d.bias": "mamba_conv_bias use_conv_bias",
 }
 """Names that configurations give to the presence of one of some tensors."""
 

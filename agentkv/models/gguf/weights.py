@@ -127,7 +127,7 @@ def _rows(name: str, num_rows: int, config: Any) -> tuple[int, int]:
 def _check_shape(
     header: GgufHeader, name: str, place: tuple[str, ...], expected: tuple[int, ...], config: Any
 ) -> None:
-    """Check that tensors have the numbers of a weight, which may stand in another order."""
+    """Check that tensors have the numbers of a weight, in its shape if they are not reordered."""
     shapes = [header.tensors[part].shape for part in place if part in header.tensors]
     if not shapes:
         return
@@ -135,7 +135,8 @@ def _check_shape(
         shapes = [shapes[0][1:]]
     if _FUSED in place[0] and _PROJECTION.search(name):
         expected = (_rows(name, expected[0], config)[1], *expected[1:])
-    sizes = [sorted(size for size in shape if size > 1) for shape in (shapes[0], expected)]
+    order: Any = list if architecture_of(header).change is None else sorted
+    sizes = [order(size for size in shape if size > 1) for shape in (shapes[0], expected)]
     is_other = len(place) == 1 and len(sizes[0]) == len(sizes[1]) and sizes[0] != sizes[1]
     if is_other or sum(map(math.prod, shapes)) != math.prod(expected):
         raise GgufError(f"{header.path}: {place[0]} has the shape {shapes[0]}; expected {expected}")
@@ -196,5 +197,6 @@ def weight_of(
         whole = np.concatenate(parts, axis=-1 if name.endswith("bias") else -2)
     if name.endswith("A_log"):
         whole = np.log(-whole)
-    changed = found.change(whole, name, config)
-    return np.ascontiguousarray(changed).reshape(tuple(weight.shape))
+    if found.change is not None:
+        whole = found.change(whole, name, config)
+    return np.ascontiguousarray(whole).reshape(tuple(weight.shape))

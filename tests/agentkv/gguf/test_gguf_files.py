@@ -180,6 +180,10 @@ def test_a_plan_reads_no_weights(written: Written, cache_home: Path) -> None:
         ({"llama.attention.head_count": 0}, "is no llama: "),
         ({"llama.attention.head_count_kv": [2, 1]}, "different attention.head_count_kv cannot"),
         ({"llama.attn_logit_softcapping": 30.0}, "with attn_logit_softcapping 30.0 cannot be read"),
+        (
+            {"llama.embedding_length": 96},
+            r"embd.weight has the shape \(300, 64\); expected \(300, 96",
+        ),
         ({"llama.rope.dimension_count": 8}, "rotation of 8 numbers of a head cannot be read"),
         ({"llama.rope.scaling.type": "warped"}, "the rotation 'warped' .* is not known"),
         ({"merges": ["abc"]}, "has no merges of two tokens"),
