@@ -96,7 +96,12 @@ class Agent:
                 on_progress(Progress("loading", name=model))
             from agentkv.models.load import load_model  # imports take seconds
 
-            model = load_model(model, device=self.settings.device, dtype=self.settings.dtype)
+            model = load_model(
+                model,
+                device=self.settings.device,
+                dtype=self.settings.dtype,
+                on_progress=on_progress,
+            )
         elif given := overrides.keys() & {"device", "dtype"}:
             raise SettingsError(
                 f"{' and '.join(sorted(given))}: {type(model).__name__} is loaded already; give "

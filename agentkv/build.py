@@ -9,6 +9,7 @@ from agentkv.defaults import BUDGET
 from agentkv.models.model import Model
 from agentkv.models.scripted import RandomClicks, Solution, Stop
 from agentkv.nearest import did_you_mean
+from agentkv.progress import Listener
 from agentkv.settings import (
     SCRIPTED,
     ActingSettings,
@@ -62,10 +63,15 @@ def check_language_model(settings: ModelSettings) -> None:
     check_model(settings)
 
 
-def load_run_model(settings: ModelSettings) -> "LocalModel | None":
+def load_run_model(
+    settings: ModelSettings, on_progress: Listener | None = None
+) -> "LocalModel | None":
     """Load the language model of a run; return None if the run uses a script.
 
     Load a model once per process: episodes share its weights.
+
+    Args:
+        on_progress: as of `agentkv.load_model`.
 
     Raises:
         ValueError: no such model; the message names what was searched for and what to do.
@@ -74,7 +80,9 @@ def load_run_model(settings: ModelSettings) -> "LocalModel | None":
         return None
     from agentkv.models.load import load_model  # seconds of imports, which no script needs
 
-    return load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    return load_model(
+        settings.model, device=settings.device, dtype=settings.dtype, on_progress=on_progress
+    )
 
 
 def make_policy(settings: PolicySettings) -> "Policy":

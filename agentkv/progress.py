@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-Phase = Literal["loading", "compiling", "looking", "reading", "writing", "acting"]
+Phase = Literal["converting", "loading", "compiling", "looking", "reading", "writing", "acting"]
 """The kind of work.
 
+* `converting`: a GGUF file, once.
 * `loading`: the model.
 * `compiling`: kernels, once on a machine and after each update.
 * `looking`: the browser reads the page.
@@ -23,11 +24,11 @@ class Progress:
 
     phase: Phase
     done: int = 0
-    """Tokens read or written so far, or functions compiled."""
+    """Tokens read or written so far, functions compiled, or weights converted."""
     total: int | None = None
-    """Tokens to be read; None where nobody knows the end."""
+    """Tokens to be read, or weights; None where nobody knows the end."""
     name: str = ""
-    """Name of the model that is loaded."""
+    """Name of the model that is loaded, or of the file that is converted."""
 
 
 COMPILING = "compiling kernels, once on this machine (1 to 4 minutes)"

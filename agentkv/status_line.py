@@ -110,6 +110,8 @@ class StatusLine:
         rate = f", {human_rate(done, seconds)}" if done and seconds >= 1.0 else ""
         took = f", {seconds:.0f} s" if seconds >= 1.0 else ""
         match progress.phase:
+            case "converting":
+                return f"converting {progress.name}: {100 * done // (total or 1)} %{took}"
             case "loading":
                 return f"loading {progress.name or 'the model'}{took}"
             case "compiling":

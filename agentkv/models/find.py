@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from agentkv.models.gguf.header import GgufError
 from agentkv.nearest import did_you_mean
+from agentkv.progress import Listener
 
 if TYPE_CHECKING:
     from agentkv.models.gguf.converted import GgufModel
@@ -212,9 +213,12 @@ def open_gguf_model(path: Path) -> "GgufModel":
     return model
 
 
-def model_folder(source: Path | str) -> Path:
+def model_folder(source: Path | str, on_progress: Listener | None = None) -> Path:
     """Return the folder of a `find_model` result: for a hub id, its folder in the hub's cache; for
     a GGUF file, its converted copy, which is written first if there is none.
+
+    Args:
+        on_progress: told how much of the copy is written.
 
     Raises:
         ModelError: a GGUF file cannot be served, or its copy cannot be written.
@@ -223,7 +227,7 @@ def model_folder(source: Path | str) -> Path:
         from agentkv.models.gguf.converted import open_gguf  # seconds of imports
 
         try:
-            return open_gguf(Path(source)).folder()
+            return open_gguf(Path(source)).folder(on_progress)
         except GgufError as error:
             raise ModelError(str(error)) from error
     if isinstance(source, Path):

@@ -21,9 +21,12 @@ from agentkv.models.find import (
     default_cache_dtype,
     find_model,
     half_dtype,
+    is_gguf,
+    model_folder,
     read_json,
 )
 from agentkv.models.local import LocalModel
+from agentkv.progress import Listener, Progress
 from agentkv.settings import tuned_for
 
 _MAX_PARAMETERS_PER_VALUE = 8
@@ -55,6 +58,7 @@ def load_model(
     dtype: str = "auto",
     quantization_config: Any = None,
     device_map: Any = None,
+    on_progress: Listener | None = None,
 ) -> LocalModel:
     """Load `nano`, `smollm2`, a folder in Hugging Face format, a GGUF file, or a hub id that was
     downloaded before. A GGUF file is converted once, to a copy in the user's cache folder.
@@ -70,6 +74,7 @@ def load_model(
             `BitsAndBytesConfig`; needs accelerate and the package that it names.
         device_map: places parts of the model, as in `from_pretrained`, in place of `device`; needs
             accelerate.
+        on_progress: told how much of a GGUF file is converted, if it is.
 
     Raises:
         ModelError: unknown name, missing or unreadable files, weights that do not match
@@ -89,6 +94,10 @@ def load_model(
         torch_dtype = "auto" if device.startswith("cuda") else torch.float32
     else:
         torch_dtype = getattr(torch, dtype)
+    if is_gguf(source):
+        source = model_folder(source, on_progress)
+        if on_progress is not None:
+            on_progress(Progress("loading", name=str(name)))
     folder, num_values = check_files(source)
     if isinstance(source, Path):
         source = folder

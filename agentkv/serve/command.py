@@ -19,6 +19,7 @@ from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.policies.entries import PolicyError
+from agentkv.progress import Listener
 from agentkv.serve.app import Access, Api
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import Limits
@@ -70,13 +71,16 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
     listen(settings).close()
 
 
-def load(settings: ModelSettings) -> LocalModel:
+def load(settings: ModelSettings, on_progress: Listener | None = None) -> LocalModel:
     """Load the model of a server.
+
+    Args:
+        on_progress: as of `agentkv.load_model`.
 
     Raises:
         ValueError: there is no such model, or it is a script.
     """
-    local = load_run_model(settings)
+    local = load_run_model(settings, on_progress)
     if local is None:
         raise ServeError(
             f"--model {settings.model} is a script; give nano, smollm2, a folder, a "

@@ -32,7 +32,7 @@ def run_server(
     with contextlib.ExitStack() as stack:
         with StatusLine(errors) as status, telling_of_compilation(status):
             status(Progress("loading", name=settings.model))
-            api = stack.enter_context(prepare(load(settings), settings, keys))
+            api = stack.enter_context(prepare(load(settings, status), settings, keys))
         chosen = ", ".join(
             each.policy if each.budget is None else f"{each.policy} ({each.budget})"
             for each in api.engine.sessions.policies

@@ -1,6 +1,6 @@
-"""Which model of transformers a GGUF file holds, and how its tensors get there.
+"""Which family of transformers each architecture of llama.cpp is, and what differs in its files.
 
-Shapes: H heads, D head size.
+Shapes: H heads, D head size, E experts, I inner size, R size of the residual stream.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
 
-from agentkv.models.gguf.header import GgufError, GgufHeader, gguf_package
+from agentkv.models.gguf.header import GgufError, GgufHeader
+from agentkv.models.gguf.rotation import head_dim, rope_scaling, turned_dim
+from agentkv.models.gguf.tensors import Array
 
-Array = np.ndarray[Any, Any]
+Change = Callable[[Array, str, Any], Array]
+"""Returns the weight of a name, given what the file has and the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,88 +24,259 @@ class Architecture:
     """How the files of an architecture of llama.cpp differ from a model of transformers."""
 
     model_type: str
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    """Further fields of the configuration, by the names of their values in the file."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the configuration that files do not tell."""
     further: Callable[[GgufHeader], dict[str, Any]] = lambda header: {}
     """Returns further fields of the configuration."""
     is_interleaved: bool = False
     """True if the rows of queries and keys alternate between the two halves of each head."""
     norm_offset: float = 0.0
     """What the file adds to the weights of norms."""
-    transposed: tuple[str, ...] = ()
-    """Parts of names of tensors that transformers stores transposed."""
+    recurrent: str = ""
+    """The kind of the layers that do not attend; empty: all attend."""
+    change: Change | None = None
+    """Gives weights the order of rows and columns that transformers has; None: they have it."""
 
 
-def _llama(header: GgufHeader) -> dict[str, Any]:
-    return {
-        "attention_bias": "blk.0.attn_q.bias" in header.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in header.tensors,
-    }
+_UNSCALED = {"rope_type": "default"}
+"""Told to families whose configuration scales the rotation otherwise."""
+
+
+def _exaone4(header: GgufHeader) -> dict[str, Any]:
+    if header.number("attention.sliding_window", 0):
+        return {}
+    return {"layer_types": ["full_attention"] * header.num_layers}
+
+
+def _gpt_oss(header: GgufHeader) -> dict[str, Any]:
+    scaling = rope_scaling(header)
+    return {"rope_scaling": {**scaling, "truncate": False} if scaling else _UNSCALED}
+
+
+def _gpt_neox(header: GgufHeader) -> dict[str, Any]:
+    return {"rotary_pct": turned_dim(header) / head_dim(header)}
 
 
 def _gemma3(header: GgufHeader) -> dict[str, Any]:
     size, heads = header.number("embedding_length"), header.number("attention.head_count")
     is_27b = header.number("block_count") == 62  # llama.cpp tells it by its layers as well
     return {
-        "query_pre_attn_scalar": size // heads if is_27b else _head_dim(header),
+        "query_pre_attn_scalar": size // heads if is_27b else head_dim(header),
         "rope_local_base_freq": header.number("rope.freq_base_swa", 10_000.0),
     }
 
 
-def _gpt2(header: GgufHeader) -> dict[str, Any]:
+def _ministral3(header: GgufHeader) -> dict[str, Any]:
+    scaling = rope_scaling(header) or _UNSCALED.copy()
+    scale = header.number("rope.scaling.yarn_log_multiplier", 1.0)
+    length = header.number("rope.scaling.original_context_length", header.number("context_length"))
+    scaling |= {
+        "original_max_position_embeddings": length,
+        "llama_4_scaling_beta": header.number("attention.temperature_scale", 0.0),
+    }
+    if scaling["rope_type"] == "yarn":
+        scaling |= {"mscale": scale, "mscale_all_dim": scale}
+    return {"rope_scaling": scaling}
+
+
+def _state_space(header: GgufHeader) -> dict[str, Any]:
+    inner = header.number("ssm.inner_size")
     return {
-        "n_positions": header.number("context_length"),
-        "n_embd": header.number("embedding_length"),
-        "n_layer": header.number("block_count"),
-        "n_head": header.number("attention.head_count"),
-        "n_inner": header.number("feed_forward_length"),
-        "layer_norm_epsilon": header.number("attention.layer_norm_epsilon"),
+        "mamba_d_head": inner // header.number("ssm.time_step_rank"),
+        "mamba_expand": inner // header.number("embedding_length"),
+        "position_embedding_type": "rope" if header.number("rope.scaling.finetuned", 0) else None,
     }
 
 
-_GRANITE = {
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-    "attention_multiplier": "attention.scale",
-}
+def _falcon_h1(header: GgufHeader) -> dict[str, Any]:
+    inner = header.number("ssm.inner_size")
+    return {  # no multipliers: the weights of the file are multiplied with them
+        "mamba_d_ssm": inner,
+        "mamba_d_head": inner // header.number("ssm.time_step_rank"),
+    }
+
+
+def _jamba(header: GgufHeader) -> dict[str, Any]:
+    fields = {"mamba_expand": header.number("ssm.inner_size") // header.number("embedding_length")}
+    for kind, tensor in {"attn": "attn_k", "expert": "ffn_gate_inp"}.items():
+        names = [f"blk.{i}.{tensor}.weight" for i in range(header.num_layers)]
+        found = [i for i, name in enumerate(names) if name in header.tensors]
+        first, *others = found or [header.num_layers]
+        fields[f"{kind}_layer_offset"] = first
+        fields[f"{kind}_layer_period"] = others[0] - first if others else header.num_layers + 1
+    return fields
+
+
+def _nemotron_h(header: GgufHeader) -> dict[str, Any]:
+    names = {
+        "ssm_in": "linear_attention",
+        "attn_k": "full_attention",
+        "ffn_gate_inp": "moe",
+        "ffn_up": "mlp",
+    }
+    kinds = [
+        next(kind for name, kind in names.items() if f"blk.{i}.{name}.weight" in header.tensors)
+        for i in range(header.num_layers)
+    ]
+    inner = header.number("ssm.inner_size")
+    return {
+        "layers_block_type": kinds,
+        "mamba_head_dim": inner // header.number("ssm.time_step_rank"),
+    }
+
+
+def _delta_net(header: GgufHeader) -> dict[str, Any]:
+    heads = header.number("ssm.time_step_rank")
+    return {"linear_value_head_dim": header.number("ssm.inner_size") // heads}
+
+
+def _transposed(values: Array, name: str, config: Any) -> Array:
+    is_turned = values.ndim == 2 and (".attn." in name or ".mlp." in name)
+    return values.T if is_turned else values
+
+
+def _heads_first(values: Array, name: str, config: Any) -> Array:
+    """Turn (3, H, D, ...) queries, keys and values into (H, 3, D, ...)."""
+    if "query_key_value" not in name:
+        return values
+    parts = values.reshape(3, config.num_attention_heads, -1, *values.shape[1:])
+    return parts.swapaxes(0, 1)
+
+
+def _alternating_experts(values: Array, name: str, config: Any) -> Array:
+    """Let rows of gates and of others alternate, and turn matrices to (E, I, R)."""
+    if ".experts." not in name:
+        return values
+    if "gate_up" in name:
+        rows = values.reshape(values.shape[0], 2, -1, *values.shape[2:])
+        values = rows.swapaxes(1, 2).reshape(values.shape)
+    return values if name.endswith("bias") else values.swapaxes(1, 2)
+
+
+def _by_key_heads(values: Array, name: str, config: Any) -> Array:
+    """Turn rows of all queries, keys, values and gates into those of each key head together."""
+    if "in_proj_qkvz" not in name:
+        return values
+    heads = config.linear_num_key_heads
+    keys = heads * config.linear_key_head_dim
+    size = config.linear_num_value_heads * config.linear_value_head_dim
+    parts = np.split(values, (keys, 2 * keys, 2 * keys + size))
+    return np.concatenate(
+        [part.reshape(heads, -1, values.shape[-1]) for part in parts], axis=1
+    ).reshape(values.shape)
+
+
+def _value_heads_grouped(values: Array, name: str, config: Any) -> Array:
+    """Put the value heads of each key head side by side; the file has the first ones of all key
+    heads, then the second ones."""
+    if ".linear_attn." not in name or "norm" in name:
+        return values
+    heads, axis = config.linear_num_key_heads, values.ndim - 1 if ".out_proj" in name else 0
+    is_joint = "in_proj_qkv" in name or "conv1d" in name
+    start = 2 * heads * config.linear_key_head_dim if is_joint else 0
+    others, rows = np.split(values, [start], axis)
+    many = config.linear_num_value_heads // heads
+    shape = rows.shape
+    rows = rows.reshape(*shape[:axis], many, heads, -1, *shape[axis + 1 :])
+    return np.concatenate([others, rows.swapaxes(axis, axis + 1).reshape(shape)], axis)
+
+
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
-        "llama": Architecture("llama", further=_llama, is_interleaved=True),
-        "qwen2": Architecture("qwen2"),
-        "qwen3": Architecture("qwen3"),
-        "gemma3": Architecture(
-            "gemma3_text",
-            numbers={"sliding_window": "attention.sliding_window"},
-            further=_gemma3,
-            norm_offset=1.0,
+        "llama": Architecture("llama", is_interleaved=True),
+        "llama experts": Architecture("mixtral", is_interleaved=True),
+        "afmoe": Architecture("afmoe", fields={"mup_enabled": True}),
+        "apertus": Architecture("apertus", fields={"rope_scaling": _UNSCALED}),
+        "arcee": Architecture("arcee", is_interleaved=True),
+        "chatglm": Architecture("glm"),
+        "cohere2": Architecture("cohere2"),
+        "command-r": Architecture("cohere"),
+        "dots1": Architecture("dots1"),
+        "ernie4_5": Architecture("ernie4_5"),
+        "ernie4_5-moe": Architecture("ernie4_5_moe"),
+        "exaone4": Architecture("exaone4", further=_exaone4),
+        "falcon-h1": Architecture(
+            "falcon_h1",
+            fields={"mamba_norm_before_gate": False, "embedding_multiplier": 1.0},
+            further=_falcon_h1,
         ),
-        "gpt2": Architecture(
-            "gpt2",
-            further=_gpt2,
-            transposed=("attn_qkv.weight", "attn_output.weight", "ffn_up", "ffn_down"),
+        "gemma": Architecture("gemma", norm_offset=1.0),
+        "gemma3": Architecture("gemma3_text", further=_gemma3, norm_offset=1.0),
+        "glm4": Architecture("glm4"),
+        "glm4moe": Architecture("glm4_moe"),
+        "gpt-oss": Architecture("gpt_oss", further=_gpt_oss, change=_alternating_experts),
+        "gpt2": Architecture("gpt2", change=_transposed),
+        "gptneox": Architecture("gpt_neox", further=_gpt_neox, change=_heads_first),
+        "granite": Architecture("granite", is_interleaved=True),
+        "granitehybrid": Architecture(
+            "granitemoehybrid",
+            further=_state_space,
+            is_interleaved=True,
+            recurrent="linear_attention",
         ),
-        "granite": Architecture("granite", numbers=_GRANITE, is_interleaved=True),
+        "granitemoe": Architecture("granitemoe", is_interleaved=True),
+        "granitemoe shared": Architecture("granitemoeshared", is_interleaved=True),
+        "hunyuan-dense": Architecture("hunyuan_v1_dense"),
+        "hunyuan-moe": Architecture("hunyuan_v1_moe"),
+        "internlm2": Architecture("llama", is_interleaved=True),
+        "jamba": Architecture("jamba", further=_jamba),
+        "lfm2": Architecture("lfm2", fields={"block_auto_adjust_ff_dim": False}, recurrent="conv"),
+        "lfm2moe": Architecture("lfm2_moe", recurrent="conv"),
+        "minimax-m2": Architecture("minimax_m2"),
+        "mistral3": Architecture("ministral3", further=_ministral3, is_interleaved=True),
+        "nemotron": Architecture("nemotron", norm_offset=1.0),
+        "nemotron_h": Architecture("nemotron_h", further=_nemotron_h),
+        "nemotron_h_moe": Architecture("nemotron_h", further=_nemotron_h),
+        "olmo": Architecture("olmo", is_interleaved=True),
         "olmo2": Architecture("olmo2"),
+        "olmo2 window": Architecture("olmo3"),
+        "olmoe": Architecture("olmoe"),
+        "phi2": Architecture("phi"),
         "phi3": Architecture("phi3"),
+        "qwen2": Architecture("qwen2"),
+        "qwen2moe": Architecture("qwen2_moe"),
+        "qwen2vl": Architecture("qwen2"),
+        "qwen3": Architecture("qwen3"),
+        "qwen3vl": Architecture("qwen3"),
+        "qwen3vlmoe": Architecture("qwen3_moe", fields={"norm_topk_prob": True}),
+        "qwen35": Architecture(
+            "qwen3_5_text",
+            further=_delta_net,
+            norm_offset=1.0,
+            recurrent="linear_attention",
+            change=_value_heads_grouped,
+        ),
+        "qwen35moe": Architecture(
+            "qwen3_5_moe_text",
+            further=_delta_net,
+            norm_offset=1.0,
+            recurrent="linear_attention",
+            change=_value_heads_grouped,
+        ),
+        "qwen3moe": Architecture("qwen3_moe", fields={"norm_topk_prob": True}),
+        "qwen3next": Architecture(
+            "qwen3_next",
+            fields={"norm_topk_prob": True},
+            further=_delta_net,
+            norm_offset=1.0,
+            recurrent="linear_attention",
+            change=_by_key_heads,
+        ),
         "seed_oss": Architecture("seed_oss"),
         "smollm3": Architecture("smollm3", is_interleaved=True),
+        "stablelm": Architecture("stablelm"),
+        "starcoder": Architecture("gpt_bigcode"),
+        "starcoder2": Architecture("starcoder2"),
     }
 )
-"""What can be read, by `general.architecture`. Whether a cache serves the model is asked of the
-model, not of this table."""
-
-_NUMBERS = {
-    "max_position_embeddings": "context_length",
-    "num_hidden_layers": "block_count",
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_attention_heads": "attention.head_count",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+"""What can be read, by `general.architecture`, and a word if the file has a part of `_PARTS`.
+Whether a cache serves the model is asked of the model, not of this table."""
+_PARTS = {
+    "shared": "expert_shared_feed_forward_length",
+    "experts": "expert_count",
+    "window": "attention.sliding_window",
 }
-_LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3_POSITIONS = 8192
-_FACTORS = "rope_freqs.weight"
+"""Values that make a model one of another family, by the word for it."""
 
 
 def architecture_of(header: GgufHeader) -> Architecture:
@@ -112,183 +285,15 @@ def architecture_of(header: GgufHeader) -> Architecture:
     Raises:
         GgufError: the architecture is not known, or not to the transformers that is installed.
     """
-    found = ARCHITECTURES.get(header.architecture)
+    name = header.architecture
+    parts = (f"{name} {word}" for word, key in _PARTS.items() if header.number(key, 0))
+    found = next((ARCHITECTURES[part] for part in parts if part in ARCHITECTURES), None)
+    found = found or ARCHITECTURES.get(name)
     if found is None:
+        known = ", ".join(name for name in ARCHITECTURES if " " not in name)
         raise GgufError(
-            f"{header.path}: the architecture {header.architecture!r} cannot be read from GGUF; "
-            f"known: {', '.join(ARCHITECTURES)}"
+            f"{header.path}: the architecture {name!r} cannot be read from GGUF; known: {known}"
         )
     if found.model_type not in CONFIG_MAPPING:
         raise GgufError(f"{header.path} needs a transformers that knows {found.model_type}")
     return found
-
-
-def config_of(header: GgufHeader, ends: list[int]) -> Any:
-    """Return the configuration of a file's model, as transformers has it.
-
-    Args:
-        ends: ids that end a reply.
-
-    Raises:
-        GgufError: the architecture is not known, a number is missing, or the file has a part that
-            cannot be told to transformers.
-    """
-    found = architecture_of(header)
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise GgufError(f"{header.path} has no embedding (token_embd.weight)")
-    tokens = header.metadata.get("tokenizer.ggml.tokens", ())
-    if len(tokens) != embedding.shape[0]:
-        raise GgufError(
-            f"{header.path}: the vocabulary has {len(tokens)} tokens, "
-            f"but the embedding has {embedding.shape[0]} rows"
-        )
-    if header.number("expert_count", 0):
-        raise GgufError(f"{header.path}: a {header.architecture} with experts cannot be read")
-    values: dict[str, Any] = {
-        "vocab_size": embedding.shape[0],
-        "tie_word_embeddings": "output.weight" not in header.tensors,
-        "architectures": None,
-        "dtype": "bfloat16",  # that of caches, and of the weights on a GPU
-        "eos_token_id": ends,
-        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
-        "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
-    }
-    if found.model_type != "gpt2":
-        values |= {name: header.number(key) for name, key in _NUMBERS.items()}
-        heads = values["num_attention_heads"]
-        values["num_key_value_heads"] = header.number("attention.head_count_kv", heads)
-        values["head_dim"] = _head_dim(header)
-        values["rope_theta"] = float(header.number("rope.freq_base", 10_000.0))
-        values |= _rope_scaling(header)
-    values |= {name: header.number(key) for name, key in found.numbers.items()}
-    values |= found.further(header)
-    return CONFIG_MAPPING[found.model_type](**values)
-
-
-def _head_dim(header: GgufHeader) -> int:
-    size, heads = header.number("embedding_length"), header.number("attention.head_count")
-    whole = int(header.number("attention.key_length", size // heads))
-    turned = header.number("rope.dimension_count", whole)
-    if turned != whole:
-        raise GgufError(f"{header.path}: rotation of {turned} of {whole} numbers cannot be read")
-    return whole
-
-
-def _rope_scaling(header: GgufHeader) -> dict[str, Any]:
-    kind = header.number("rope.scaling.type", "none")
-    if _FACTORS in header.tensors:
-        factors = read_tensor(header, _FACTORS)
-        scaling = {
-            "rope_type": "llama3",
-            "factor": float(factors.max()),
-            "original_max_position_embeddings": _LLAMA3_POSITIONS,
-            **_LLAMA3_ROPE,
-        }
-        base = float(header.number("rope.freq_base", 10_000.0))
-        if not np.allclose(factors, _llama3_factors(base, len(factors), scaling), rtol=1e-3):
-            raise GgufError(f"{header.path}: the factors of {_FACTORS} are not those of Llama 3")
-        return {"rope_scaling": scaling}
-    if any(name.startswith("rope_factors_") for name in header.tensors):
-        raise GgufError(f"{header.path}: rotation with factors (rope_factors_long) cannot be read")
-    if kind == "none":
-        return {}
-    if kind not in ("linear", "yarn"):
-        raise GgufError(f"{header.path}: the rotation {kind!r} (rope.scaling.type) is not known")
-    scaling = {"rope_type": kind, "factor": float(header.number("rope.scaling.factor"))}
-    if kind == "yarn":
-        key = "original_max_position_embeddings"
-        scaling[key] = header.number("rope.scaling.original_context_length")
-    return {"rope_scaling": scaling}
-
-
-def _llama3_factors(base: float, count: int, scaling: Mapping[str, Any]) -> Array:
-    """Return (D / 2,): what Llama 3 divides frequencies by."""
-    waves = 2 * np.pi * base ** (np.arange(count) / count)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = scaling["original_max_position_embeddings"] / waves
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    factors: Array = 1 / ((1 - smooth) / scaling["factor"] + smooth)
-    return factors
-
-
-def empty_model(config: Any) -> Any:
-    """Return a model without weights (device meta)."""
-    with torch.device("meta"):
-        make: Any = AutoModelForCausalLM.from_config
-        return make(config)
-
-
-def places_of(header: GgufHeader, model: Any) -> dict[str, str]:
-    """Return the tensor of the file for each weight of a model, by the weight's name.
-
-    Raises:
-        GgufError: a tensor is missing, has another shape, or belongs to nothing.
-    """
-    gguf = gguf_package()
-    found = architecture_of(header)
-    number = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}[header.architecture]
-    names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
-    places = {}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and model.config.tie_word_embeddings:
-            continue
-        theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        tensor = header.tensors.get(str(theirs))
-        if tensor is None:
-            raise GgufError(f"{header.path} has no tensor {theirs or name}")
-        is_turned = any(part in tensor.name for part in found.transposed)
-        shape = tuple(weight.shape)[:: -1 if is_turned else 1]
-        if tensor.shape != shape:
-            raise GgufError(
-                f"{header.path}: {tensor.name} has the shape {tensor.shape}; expected {shape}"
-            )
-        places[name] = tensor.name
-    left = sorted(set(header.tensors) - {*places.values(), _FACTORS})
-    if left:
-        raise GgufError(f"{header.path}: {left[0]} belongs to nothing in a {found.model_type}")
-    return places
-
-
-def read_tensor(header: GgufHeader, name: str) -> Array:
-    """Return a tensor as float32 numbers."""
-    tensor = header.tensors[name]
-    package = gguf_package()
-    raw = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
-    block, nbytes = package.GGML_QUANT_SIZES[tensor.format]
-    rows = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * nbytes)
-    values: Array = package.dequantize(rows, tensor.format)
-    return np.ascontiguousarray(values, np.float32)
-
-
-def require_readable(header: GgufHeader) -> None:
-    """Check that the formats of all tensors can be read, without reading them.
-
-    Raises:
-        GgufError: naming a tensor that cannot.
-    """
-    package = gguf_package()
-    for form, tensor in {each.format: each for each in header.tensors.values()}.items():
-        _, nbytes = package.GGML_QUANT_SIZES[form]
-        try:
-            package.dequantize(np.zeros((1, nbytes), np.uint8), form)
-        except (NotImplementedError, TypeError):
-            raise GgufError(
-                f"{header.path}: {tensor.name} is quantized as {form.name}, which cannot be read"
-            ) from None
-
-
-def weight_of(header: GgufHeader, name: str, config: Any) -> Array:
-    """Return a tensor as the weight of transformers, in float32."""
-    found = ARCHITECTURES[header.architecture]
-    values = read_tensor(header, name)
-    if found.is_interleaved and (".attn_q." in name or ".attn_k." in name):
-        heads = config.num_attention_heads if ".attn_q." in name else config.num_key_value_heads
-        rows = values.shape[0] // heads
-        pairs = values.reshape(heads, rows // 2, 2, *values.shape[1:])
-        values = pairs.swapaxes(1, 2).reshape(values.shape)
-    if found.norm_offset and name.endswith("norm.weight"):
-        values = values - np.float32(found.norm_offset)
-    if values.ndim == 2 and any(part in name for part in found.transposed):
-        values = values.T
-    return np.ascontiguousarray(values)

@@ -1,11 +1,12 @@
 """Read what stands before the weights of a GGUF file, and check that the weights are there."""
 
+import contextlib
 import hashlib
 import importlib
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,6 +47,32 @@ class GgufHeader:
         """What llama.cpp calls the family of the model."""
         return str(self.metadata["general.architecture"])
 
+    @property
+    def kinds_of_tensors(self) -> set[str]:
+        """Names of tensors without the layer."""
+        return {_IN_LAYER.sub("", name) for name in self.tensors}
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, without those that predict further tokens."""
+        return int(self.number("block_count") - self.number("nextn_predict_layers", 0))
+
+    def has_part(self, name: str) -> bool:
+        """Return whether there is a tensor or a value of that name."""
+        return name in self.tensors or name in self.metadata
+
+    @contextlib.contextmanager
+    def refusing(self, verdict: str) -> Iterator[None]:
+        """Turn any error of the block into a GgufError: libraries raise all kinds of them for
+        values that do not fit."""
+        try:
+            yield
+        except GgufError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise GgufError(f"{self.path} {verdict}: {reason}") from error
+
     def number(self, key: str, default: Any = None) -> Any:
         """Return a value of the architecture's own metadata, such as `block_count`.
 
@@ -62,6 +89,7 @@ _SCALARS = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?", None, None, "
 """Format of each type of metadata that has a fixed size, as `struct` names it."""
 _STRING, _ARRAY = 8, 9
 _MOST_DIMENSIONS = 4
+_IN_LAYER = re.compile(r"^blk\.\d+\.")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 

@@ -67,6 +67,14 @@ _BY_NAMES = {
     "deepseek-v3 hunyuan-dense joyai-llm": PreTokenizer(
         (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3)
     ),
+    "afmoe": PreTokenizer(
+        (
+            # triples of digits from the right; text before a number joins its first digits
+            r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+            "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+",
+            _DEEPSEEK3,
+        )
+    ),
     "deepseek-coder": PreTokenizer(
         ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")
     ),

@@ -14,7 +14,8 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 """Kinds of tokens in `tokenizer.ggml.token_type`."""
 _ENDS = (
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> "
-    "<|eom_id|> <EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> [e~["
+    "<|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> [e~[ "
+    "<|flush|> <|calls|> <|tool_response> <｜end▁of▁sentence｜>"
 ).split()
 """Tokens that end a reply for llama.cpp whatever the metadata says."""
 _SPACE = "▁"
@@ -26,8 +27,8 @@ def end_ids(header: GgufHeader) -> list[int]:
     named = {header.metadata[key] for key in keys if key in header.metadata}
     tokens, kinds = _tokens(header)
     known = {tokens[i] for i, kind in enumerate(kinds) if kind == _CONTROL and tokens[i] in _ENDS}
-    if {"<|return|>", "<|call|>"} <= known:
-        known.discard("<|end|>")  # ends a part of a reply of gpt-oss
+    if {"<|return|>", "<|call|>"} <= known or {"<|flush|>", "<|calls|>"} <= known:
+        known.discard("<|end|>")  # ends a part of a reply of gpt-oss and Solar
     return sorted(named | {tokens.index(token) for token in known})
 
 
@@ -69,9 +70,11 @@ def convert_tokenizer(header: GgufHeader) -> tuple[Tokenizer, dict[str, Any]]:
         tokenizer.post_processor = TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tokens.index(bos))]
         )
-    template = header.metadata.get("tokenizer.chat_template")
-    if template:
-        config["chat_template"] = template
+    key = "tokenizer.chat_template"
+    keys = {"default": key, "tool_use": f"{key}.tool_use"}
+    templates = {name: header.metadata[key] for name, key in keys.items() if key in header.metadata}
+    if templates:
+        config["chat_template"] = templates if "tool_use" in templates else templates["default"]
     return tokenizer, config
 
 

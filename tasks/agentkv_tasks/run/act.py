@@ -100,7 +100,7 @@ def run_goal(
         session = stack.enter_context(_session(settings, place))
         if on_progress is not None and settings.model not in SCRIPTED:
             on_progress(Progress("loading", name=settings.model))
-        local = load_run_model(settings)
+        local = load_run_model(settings, on_progress)
         model = None if local is None else make_acting(settings, policy=policy, model=local)
         agent = make_agent(settings, model=model)
         agent.on_progress = on_progress

@@ -36,6 +36,8 @@ def test_a_listener_hears_every_phase_with_its_tokens(
 def test_plain_lines_name_what_takes_long_and_nothing_else() -> None:
     console = Console(file=io.StringIO(), width=80)
     with StatusLine(console) as status:
+        status(Progress("converting", 0, 1000, "tiny.gguf"))
+        status(Progress("converting", 500, 1000, "tiny.gguf"))
         status(Progress("loading", name="nano"))
         for done in range(3):
             status(Progress("compiling", done))
@@ -46,6 +48,7 @@ def test_plain_lines_name_what_takes_long_and_nothing_else() -> None:
             status(Progress("reading", done, 1158))
         status(Progress("writing", 1))
     assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "agentkv: converting tiny.gguf: 0 %",
         "agentkv: loading nano",
         "agentkv: compiling kernels, once on this machine (1 to 4 minutes)",
         "agentkv: reading 1,158 tokens",

@@ -1,5 +1,6 @@
 """Models from GGUF files: what they compute, where copies are, and which files are refused."""
 
+import fcntl
 import shutil
 import struct
 from collections.abc import Callable
@@ -14,15 +15,19 @@ from typer.testing import CliRunner
 
 import agentkv
 from agentkv.models.find import ModelError, find_model, model_folder, open_gguf_model
+from agentkv.models.gguf.architectures import ARCHITECTURES
 from agentkv.models.gguf.header import GgufError, read_header
+from agentkv.models.gguf.tensors import read_tensor
+from agentkv.progress import Progress
 from agentkv_tasks.cli.app import cli
-from tests.agentkv.gguf.tiny_files import MODELS, make_model, write
+from tests.agentkv.gguf.tiny_files import MODELS, TEMPLATE, make_model, write
+from tests.sampling import sampled
 
 IDS = torch.arange(40)[None] * 7 % 290
 Written = Callable[..., Path]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, every=2))
 def test_a_converted_model_computes_what_the_written_one_does(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -33,11 +38,85 @@ def test_a_converted_model_computes_what_the_written_one_does(name: str, tmp_pat
         torch.testing.assert_close(read(IDS).logits, model(IDS).logits, rtol=1e-4, atol=1e-4)
 
 
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    values = {"glm4moe.nextn_predict_layers": 1}
+    path = write(make_model("glm4moe"), "glm4moe", tmp_path / "tiny.gguf", **values)
+    assert open_gguf_model(path).config.num_hidden_layers == 1
+
+
+def test_the_documentation_names_every_architecture() -> None:
+    named = Path("docs/models.md").read_text(encoding="utf-8")
+    assert [name for name in ARCHITECTURES if f"`{name.split()[0]}`" not in named] == []
+
+
 def test_a_file_is_loaded_with_its_template_ends_and_positions(written: Written) -> None:
     loaded = agentkv.load_model(written(eot_token_id=4))
     assert loaded.template.end_ids == {0, 2, 4}
     assert loaded.max_positions == 128
     assert loaded.cache_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(("form", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_a_16_bit_file_gets_a_16_bit_copy_without_rounding(
+    form: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    path = write(make_model("gemma"), "gemma", tmp_path / "tiny.gguf", form=form)
+    copied = load_file(model_folder(path) / "model.safetensors")
+    assert copied["model.embed_tokens.weight"].dtype == dtype
+    assert copied["model.norm.weight"].dtype == torch.float32
+    stored = read_tensor(read_header(path), "blk.1.ffn_down.weight")
+    torch.testing.assert_close(
+        copied["model.layers.1.mlp.down_proj.weight"].float(),
+        torch.from_numpy(stored),
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_a_conversion_is_told_weight_by_weight(written: Written) -> None:
+    told: list[Progress] = []
+    path = written()
+    agentkv.load_model(path, on_progress=told.append)
+    assert told[0] == Progress("converting", 0, told[0].total, "tiny.gguf")
+    assert [each.done for each in told[:-1]] == sorted({each.done for each in told[:-1]})
+    assert told[-1] == Progress("loading", name=str(path))
+
+
+def test_an_interrupted_conversion_leaves_nothing(written: Written, cache_home: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model_folder(written(), interrupt)
+    assert not list((cache_home / "agentkv" / "gguf").iterdir())
+
+
+def test_what_killed_conversions_left_is_removed(written: Written, cache_home: Path) -> None:
+    parts = [cache_home / "agentkv" / "gguf" / f".part-{name}" for name in ("killed", "going-on")]
+    for part in parts:
+        part.mkdir(parents=True)
+        (part / "lock").touch()
+    with (parts[1] / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        model_folder(written())
+    assert [part.exists() for part in parts] == [False, True]
+
+
+def test_a_template_for_functions_renders_messages_with_functions(written: Written) -> None:
+    functions = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + TEMPLATE
+    other = "{{ documents.nothing.at.all }}"
+    templates = {
+        "chat_template": [
+            {"name": "default", "template": TEMPLATE},
+            {"name": "tool_use", "template": functions},
+            {"name": "rag", "template": other},
+        ]
+    }
+    tokenizer = agentkv.load_model(written(**templates)).source_tokenizer
+    assert tokenizer.chat_template == {"default": TEMPLATE, "tool_use": functions}
 
 
 def test_a_second_start_reads_the_copy(written: Written) -> None:
@@ -96,11 +175,26 @@ def test_a_plan_reads_no_weights(written: Written, cache_home: Path) -> None:
         ({"kind": "t5"}, "the tokenizer 't5' is not known; known: gpt2 and llama"),
         ({"tokens": ["a", "b"]}, "the vocabulary has 2 tokens, but the embedding has 300 rows"),
         ({"token_type": [1]}, "token_type does not fit the tokens"),
+        ({"llama.block_count": 4000}, "says that it has 4000 layers, but has 21 tensors"),
+        ({"llama.block_count": "two"}, "is no llama: "),
+        ({"llama.attention.head_count": 0}, "is no llama: "),
+        ({"llama.attention.head_count_kv": [2, 1]}, "different attention.head_count_kv cannot"),
+        ({"llama.attn_logit_softcapping": 30.0}, "with attn_logit_softcapping 30.0 cannot be read"),
+        (
+            {"llama.embedding_length": 96},
+            r"embd.weight has the shape \(300, 64\); expected \(300, 96",
+        ),
+        ({"llama.rope.dimension_count": 8}, "rotation of 8 numbers of a head cannot be read"),
+        ({"llama.rope.scaling.type": "warped"}, "the rotation 'warped' .* is not known"),
         ({"merges": ["abc"]}, "has no merges of two tokens"),
         ({"bos_token_id": 4000}, "bos_token_id is 4000, but there are 300 tokens"),
         (
             {"chat_template": "{{ nothing.at.all }}"},
             "the model's chat template refuses these messages: ",
+        ),
+        (
+            {"chat_template": [{"name": "tool_use", "template": "a"}]},
+            "the chat templates are named tool_use, and none is named default",
         ),
         ({"chat_template": "{% for %}"}, "the model's chat template refuses these messages: "),
     ],

@@ -52,6 +52,7 @@ def header_of(**metadata: object) -> GgufHeader:
         ("tekken", "camelCase 12", ["camel", "Case", "Ġ", "1", "2"]),
         ("gpt-4o", "camelCase's 1234", ["camel", "Case's", "Ġ", "123", "4"]),
         ("deepseek-v3", "漢字a1234", ["æ¼¢åŃĹ", "a", "123", "4"]),
+        ("afmoe", "ab  12345678, 漢字", ["ab", "Ġ", "Ġ", "12", "345", "678", ",", "Ġ", "æ¼¢åŃĹ"]),
         ("seed-coder", "a ;\n", ["a", "Ġ;", "Ċ"]),
     ],
 )
