@@ -111,7 +111,8 @@ class Forward:
             raise
         if ids.numel() >= MIN_TOKENS:
             trim_heap()
-        return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
+        held: Any = {CACHE: cache}
+        return CausalLMOutputWithPast(logits=logits, **held)
 
     def _decode(self, cache: HookedCache, ids: Tensor, positions: Tensor | None) -> Tensor:
         """Return the logits of one new token per sequence, in a compiled step."""

@@ -253,8 +253,8 @@ def pieces(ids: Tensor, size: int) -> list[Tensor]:
 
 def rows_of(cache: Any) -> float:
     """Return the entries of a DynamicCache, mean over its layers that attend."""
-    attending = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
-    counts = [layer.keys.shape[-2] for layer in attending]
+    layers = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    counts = [layer.keys.shape[-2] for layer in layers if layer.keys is not None]
     return float(sum(counts) / len(counts))
 
 

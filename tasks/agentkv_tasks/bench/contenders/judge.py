@@ -207,9 +207,9 @@ def _no_mask(*args: Any, **kwargs: Any) -> None:
 
 def _hybrid_cache(model: Any) -> DynamicCache:
     """Return a cache of transformers for a hybrid."""
-    cache: Any = DynamicCache(config=model.config)
+    cache = DynamicCache(config=model.config)
+    make: Any = DynamicLayer
     cache.layers = [
-        DynamicLayer() if isinstance(layer, DynamicSlidingWindowLayer) else layer
-        for layer in cache.layers
+        make() if isinstance(layer, DynamicSlidingWindowLayer) else layer for layer in cache.layers
     ]
     return cache
