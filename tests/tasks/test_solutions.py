@@ -34,6 +34,8 @@ CASES = [
         *((seed, pytest.mark.exhaustive) for seed in SEEDS[2:] if suite != "vwa-long"),
     )
 ]
+
+
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(World(request.param)) as server:
