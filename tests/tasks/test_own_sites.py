@@ -428,6 +428,7 @@ def test_expressions_are_compiled_and_not_run(browser: Browser) -> None:
     ]
 
 
+@pytest.mark.slow  # test_job_queue.py reserves sites as well
 def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_path: Path) -> None:
     visits: dict[str, list[str]] = {"cats": [], "dogs": []}
     both = threading.Barrier(2)
