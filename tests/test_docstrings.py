@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import test_imports as sources
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
     "agentkv": ROOT / "agentkv",
@@ -19,10 +21,11 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @cache
 def trees() -> dict[Path, ast.Module]:
+    """The packages that users import, parsed once for these tests and those of imports."""
     return {
-        path: ast.parse(path.read_text(encoding="utf-8"))
-        for folder in PACKAGES.values()
-        for path in sorted(folder.rglob("*.py"))
+        sources.MODULES[name]: tree
+        for name, tree in sorted(sources.trees().items())
+        if name.partition(".")[0] in PACKAGES
     }
 
 

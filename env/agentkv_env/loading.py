@@ -25,6 +25,7 @@ class Loading:
         self._requested_at = 0.0  # monotonic seconds; 0 if no navigation is about to begin
         self._frames: set[str] = set()  # frames that are loading
         self._has_document = True
+        self._is_asking_to_leave = False  # True while a dialog of the page asks whether to stay
         self.is_leaving = False
         """True if a navigation has begun whose document has not arrived."""
         self._open_requests: set[Request] = set()
@@ -42,6 +43,8 @@ class Loading:
         cdp.on("Page.frameNavigated", self._on_navigated)
         cdp.on("Page.navigatedWithinDocument", self._on_same_document)
         cdp.on("Page.domContentEventFired", self._on_dom_ready)
+        cdp.on("Page.javascriptDialogOpening", self._on_dialog)
+        cdp.on("Page.javascriptDialogClosed", self._on_dialog_closed)
 
     def detach(self) -> None:
         """Remove the listeners from the page."""
@@ -138,3 +141,10 @@ class Loading:
 
     def _on_dom_ready(self, _: dict[str, Any]) -> None:
         self._has_document = True
+
+    def _on_dialog(self, event: dict[str, Any]) -> None:
+        self._is_asking_to_leave = event["type"] == "beforeunload"
+
+    def _on_dialog_closed(self, event: dict[str, Any]) -> None:
+        if self._is_asking_to_leave and not event["result"]:
+            self.forget_navigation()

@@ -21,8 +21,11 @@ BLOCKS = [
         page,
         block,
         id=f"{page}, block {number}",
-        # tests/tasks/test_from_python.py makes a run and a report as well
-        marks=[pytest.mark.slow] * ("agentkv.run(" in block),
+        # tests/tasks/test_from_python.py makes a run and a report as well,
+        # tests/agentkv/agent/test_async_session.py drives a page of the asynchronous API,
+        # and the README has the blocks of the first page
+        marks=[pytest.mark.slow]
+        * (page == "docs/index.md" or "agentkv.run(" in block or "AsyncSession(" in block),
     )
     for page in PAGES
     for number, block in enumerate(

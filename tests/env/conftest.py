@@ -1,5 +1,6 @@
 """Fixtures: a real browser, and small pages on loopback under any host name."""
 
+import contextlib
 import http.server
 import io
 import threading
@@ -8,9 +9,12 @@ from typing import Self
 
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from playwright.sync_api import Error
 
 from agentkv_env.actions import Action, parse
 from agentkv_env.browser import Browser
+from agentkv_env.errors import ActionFailed, BrowserGone
+from agentkv_env.named_secrets import Secret
 from agentkv_env.page import Node, Page
 from agentkv_env.session import Session
 from tests.callers_page import callers_chromium as callers_chromium
@@ -134,10 +138,68 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
+class Sessions:
+    """A session that tests use one after the other, as long as each leaves it as it was."""
+
+    def __init__(
+        self, browser: Browser, pages: Pages, *, secrets: Mapping[str, Secret] | None = None
+    ) -> None:
+        self._browser = browser
+        self._pages = pages
+        self._secrets = secrets
+        self._kept: Session | None = None
+
+    def visit(self) -> Visit:
+        if self._kept is None:
+            self._kept = self.new()
+        return Visit(self._kept, self._pages)
+
+    def new(self) -> Session:
+        hosts = [f"{name}.localhost:{self._pages.port}" for name in ("shop", "partner")]
+        return self._browser.session(hosts=hosts, viewport=(800, 600), secrets=self._secrets)
+
+    def leave(self) -> None:
+        """Keep the session if it has one tab, which answers, and forget what it stored."""
+        session, self._kept = self._kept, None
+        if session is None:
+            return
+        with contextlib.suppress(BrowserGone, ActionFailed, Error):
+            session.dismiss_dialogs()
+            page = session.page
+            page.goto("about:blank", timeout=2000)
+            if page.context.pages == [page]:
+                page.mouse.move(-1, -1)
+                page.context.clear_cookies()
+                session.observe()  # takes the notices
+                self._kept = session
+        if self._kept is None:
+            session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+
+@pytest.fixture(scope="session")
+def sessions(browser: Browser, pages: Pages) -> Iterator[Sessions]:
+    with Sessions(browser, pages) as made:
+        yield made
+
+
 @pytest.fixture
-def visit(browser: Browser, pages: Pages) -> Iterator[Visit]:
-    hosts = [f"{name}.localhost:{pages.port}" for name in ("shop", "partner")]
-    with browser.session(hosts=hosts, viewport=(800, 600)) as session:
+def visit(sessions: Sessions) -> Iterator[Visit]:
+    """A session that other tests have used; its history is theirs."""
+    yield sessions.visit()
+    sessions.leave()
+
+
+@pytest.fixture
+def first_visit(sessions: Sessions, pages: Pages) -> Iterator[Visit]:
+    """A session of the test's own."""
+    with sessions.new() as session:
         yield Visit(session, pages)
 
 

@@ -135,14 +135,14 @@ def test_a_page_whose_middle_scrolls_is_scrolled_there(visit: "Visit") -> None:
     assert page.pixels_above == 600 and page.pixels_below > 0
 
 
-def test_history_goes_back_and_forward_but_not_before_the_first_page(visit: "Visit") -> None:
-    visit.show("<title>One</title><a href=/two>Two</a>", two="<title>Two</title>")
-    visit.act("click [1]")
-    assert visit.act("go_back").title == "One"
-    assert visit.act("go_forward").title == "Two"
-    visit.act("go_back")
+def test_history_goes_back_and_forward_but_not_before_the_first_page(first_visit: "Visit") -> None:
+    first_visit.show("<title>One</title><a href=/two>Two</a>", two="<title>Two</title>")
+    first_visit.act("click [1]")
+    assert first_visit.act("go_back").title == "One"
+    assert first_visit.act("go_forward").title == "Two"
+    first_visit.act("go_back")
     with pytest.raises(ActionFailed, match="no page to go back"):
-        visit.act("go_back")
+        first_visit.act("go_back")
 
 
 def test_a_new_window_becomes_the_current_tab(visit: "Visit") -> None:

@@ -143,18 +143,15 @@ def test_a_window_refused_between_actions_takes_no_later_tab_with_it(visit: "Vis
 
 
 @browsing
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_goto_refuses_every_other_address(visit: "Visit") -> None:
+    visit.show("<title>Home</title>")
+    for url in (
         *("http://evil.localhost/", "file:///etc/passwd", "data:text/html,x", "chrome://version"),
         *("javascript:alert(1)", "ftp://shop.localhost/", "view-source:http://shop.localhost/"),
-    ],
-)
-def test_goto_refuses_every_other_address(visit: "Visit", url: str) -> None:
-    visit.show("<title>Home</title>")
-    with pytest.raises(ActionFailed, match="not on the allowed hosts"):
-        visit.session.act(parse(f"goto [{url}]"))
-    assert visit.session.observe().title == "Home"
+    ):
+        with pytest.raises(ActionFailed, match="not on the allowed hosts"):
+            visit.session.act(parse(f"goto [{url}]"))
+        assert visit.session.observe().title == "Home", url
 
 
 @browsing

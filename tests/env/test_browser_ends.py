@@ -76,6 +76,7 @@ VICTIMS: dict[str, Callable[[Browser], int | None]] = {
 }
 
 
+@pytest.mark.sample("values")
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_no_session_is_waited_for_in_vain(

@@ -10,7 +10,7 @@ from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
 from agentkv_env.named_secrets import NamedSecrets, Secret, UnknownSecret
 from agentkv_env.page import Page
-from tests.env.conftest import Pages, Visit, element
+from tests.env.conftest import Pages, Sessions, Visit, element
 
 pytestmark = pytest.mark.browser
 
@@ -28,13 +28,13 @@ FORM = """<title>Sign in</title><form action=/in>
 };</script>"""
 
 
-@pytest.fixture
-def visit(browser: Browser, pages: Pages) -> Iterator[Visit]:
-    """A session with two secrets for the first of its hosts."""
-    hosts = [f"{name}.localhost:{pages.port}" for name in ("shop", "partner")]
-    secrets = {"shop": Secret(VALUE, hosts[:1]), "card": Secret(OTHER, hosts[:1])}
-    with browser.session(hosts=hosts, viewport=(800, 600), secrets=secrets) as session:
-        yield Visit(session, pages)
+@pytest.fixture(scope="module")
+def sessions(browser: Browser, pages: Pages) -> Iterator[Sessions]:
+    """Sessions with two secrets for the first of their hosts."""
+    hosts = [f"shop.localhost:{pages.port}"]
+    secrets = {"shop": Secret(VALUE, hosts), "card": Secret(OTHER, hosts)}
+    with Sessions(browser, pages, secrets=secrets) as made:
+        yield made
 
 
 def held(visit: Visit, selector: str) -> str:

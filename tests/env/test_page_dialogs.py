@@ -100,20 +100,20 @@ def test_what_a_dialog_covers_is_listed_and_its_numbers_are_no_elements(visit: V
         visit.session.act(parse(f"click [{stale}]"))
 
 
-def test_dialogs_in_a_row_are_asked_one_by_one_up_to_a_limit(visit: Visit) -> None:
-    visit.show(
+def test_dialogs_in_a_row_are_asked_one_by_one_up_to_a_limit(first_visit: Visit) -> None:
+    first_visit.show(
         "<button onclick=\"let n = 0; for (let i = 0; i < 14; i++) n += confirm('No ' + i);"
         'document.title = n">Go</button>'
     )
-    page = visit.act("click [1]")
+    page = first_visit.act("click [1]")
     for number in range(MAX_IN_A_ROW):
         assert f"dialog No {number}" in lines(page)
-        page = visit.act("press [Enter]")
+        page = first_visit.act("press [Enter]")
     assert page.title == str(MAX_IN_A_ROW)
     assert page.notices == tuple(
         f"confirm dismissed (after {MAX_IN_A_ROW} others): No {number}" for number in range(10, 14)
     )
-    assert visit.act("click [1]").notices == (OPEN,)
+    assert first_visit.act("click [1]").notices == (OPEN,)
 
 
 @pytest.mark.parametrize("script", ["for (;;) alert(1)", "while (!confirm(1));"])

@@ -40,7 +40,7 @@ def target_of(page: Page, kind: Kind) -> int | None:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (number % 3 > 0))
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] * (number % 5 > 0))
         for number, kind in enumerate(KINDS)
     ],
 )

@@ -24,11 +24,11 @@ def in_root(html: str, *, mode: str = "open", more: str = "") -> str:
 # ---- values that the page takes back
 
 
-@pytest.mark.parametrize("after_ms", [300, 800])
-def test_a_field_that_takes_its_text_back_later_fails(visit: "Visit", after_ms: int) -> None:
-    visit.show(f"""<label>City <input value=old
-        oninput="setTimeout(() => this.value = 'old', {after_ms})"></label>""")
-    for _ in range(2):
+def test_a_field_that_takes_its_text_back_later_fails(visit: "Visit") -> None:
+    visit.show("""<label>City <input value=old
+        oninput="setTimeout(() => this.value = 'old', after)"></label><script>after = 800""")
+    for after_ms in (800, 200):
+        visit.session.page.evaluate(f"after = {after_ms}")
         with pytest.raises(ActionFailed, match="old"):
             visit.act("type [{f}] [hello] [0]", f="City")
 

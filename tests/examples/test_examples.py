@@ -87,6 +87,7 @@ def start(example: str, *arguments: str, folder: Path) -> "subprocess.Popen[str]
     )
 
 
+@pytest.mark.slow  # tests/env/test_boundaries.py begins a session with kept cookies as well
 def test_a_sign_in_is_kept_for_later_runs(site: Site, tmp_path: Path) -> None:
     arguments = ("signed_in.py", site.url, "How many orders are open?")
     first = start(*arguments, folder=tmp_path)

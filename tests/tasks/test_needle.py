@@ -54,38 +54,56 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "rows" / "needle.jsonl"
 
 
+def bench(*flags: str, **changes: object) -> Result:
+    """`agentkv bench needle` with two needles of two lengths, and what is given instead."""
+    values: dict[str, object] = {
+        "policies": "full,window",
+        "lengths": "300,700",
+        "depths": "0,100",
+        "needles": 2,
+        "budget": None if "entries" in changes else 64,
+        "chunk": 96,
+        "device": "cpu",
+        **changes,
+    }
+    values = {name: value for name, value in values.items() if value is not None}
+    arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    return CliRunner().invoke(cli, ["bench", "needle", *flags, *arguments])
+
+
 @pytest.fixture
 def call(model: Path, out: Path) -> Call:
-    """`agentkv bench needle` with two needles of two lengths, and what is given instead."""
-
     def run(*flags: str, **changes: object) -> Result:
-        values: dict[str, object] = {
-            "model": model,
-            "policies": "full,window",
-            "lengths": "300,700",
-            "depths": "0,100",
-            "needles": 2,
-            "budget": None if "entries" in changes else 64,
-            "chunk": 96,
-            "device": "cpu",
-            "out": out,
-            **changes,
-        }
-        values = {name: value for name, value in values.items() if value is not None}
-        arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
-        return CliRunner().invoke(cli, ["bench", "needle", *flags, *arguments])
+        return bench(*flags, **{"model": model, "out": out, **changes})
 
     return run
+
+
+@pytest.fixture(scope="module")
+def measurement(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
+    """What `bench` printed and wrote."""
+    out = tmp_path_factory.mktemp("rows") / "needle.jsonl"
+    return bench(model=model, out=out), out.read_text()
+
+
+@pytest.fixture
+def measured(measurement: tuple[Result, str], out: Path) -> Entries:
+    """The rows of that measurement, which lie at `out`."""
+    out.parent.mkdir()
+    out.write_text(measurement[1])
+    return _rows(out)
 
 
 def _rows(out: Path) -> Entries:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out: Path) -> None:
-    result = call()
+def test_random_weights_find_nothing_and_rows_say_what_that_took(
+    measurement: tuple[Result, str], measured: Entries
+) -> None:
+    result = measurement[0]
     assert result.exit_code == 0, result.output
-    rows = {(row["length"], row["depth"], row["label"]): row for row in _rows(out)}
+    rows = {(row["length"], row["depth"], row["label"]): row for row in measured}
     assert list(rows) == [
         (length, depth, label)
         for length in (300, 700)
@@ -117,54 +135,32 @@ def test_random_weights_find_nothing_and_rows_say_what_that_took(call: Call, out
     assert short["bench"] == "needle" and len(short["rows"]) == 8
 
 
-def test_both_places_of_the_question_have_rows_in_one_file_and_tables_of_their_own(
-    call: Call, out: Path
-) -> None:
-    some = {"lengths": 300, "depths": "0,100"}
-    assert call(**some).exit_code == 0
-    before = _rows(out)
-    both = call(**some, question="both")
-    assert both.exit_code == 0, both.output
-    rows = _rows(out)
-    assert rows[:4] == before and {row["question"] for row in before} == {"before"}
-    assert [(row["question"], row["depth"], row["label"]) for row in rows[4:]] == [
-        ("after", depth, label) for depth in (0, 100) for label in ("full", "window")
-    ]
-    assert [row["values"] for row in rows[4:]] == [row["values"] for row in before]
-    assert not {row["pages_sha256"] for row in rows[4:]} & {row["pages_sha256"] for row in before}
-    said = " ".join(both.output.split())
-    first, second = said.index("question before the page"), said.index("question after the page")
-    assert first < second
-
-
-def test_what_is_there_is_not_measured_again(call: Call, out: Path) -> None:
-    assert call(depths="50").exit_code == 0
-    before = _rows(out)
+def test_what_is_there_is_not_measured_again(call: Call, out: Path, measured: Entries) -> None:
     lines = out.read_text().splitlines(keepends=True)
     # as if the run had been killed while its last row was written
     out.write_text("".join(lines[:-1]) + lines[-1][:50])
     result = call(depths="50,100", policies="window,full,int8")
     assert result.exit_code == 0, result.output
     after = _rows(out)
-    assert after[:3] == before[:3]
-    assert [(row["length"], row["depth"], row["label"]) for row in after[3:]] == [
+    assert after[:7] == measured[:7]
+    assert [(row["length"], row["depth"], row["label"]) for row in after[7:]] == [
+        (300, 50, "window"),
+        (300, 50, "full"),
         (300, 50, "int8"),
-        (300, 100, "window"),
-        (300, 100, "full"),
         (300, 100, "int8"),
         (700, 50, "window"),
+        (700, 50, "full"),
         (700, 50, "int8"),
         (700, 100, "window"),
-        (700, 100, "full"),
         (700, 100, "int8"),
     ]
-    assert after[7]["pages_sha256"] == before[3]["pages_sha256"]
+    assert after[14]["pages_sha256"] == measured[7]["pages_sha256"]
 
 
-def test_a_fresh_run_overwrites_and_free_replies_count_alike(call: Call, out: Path) -> None:
-    some = {"lengths": 300, "depths": 0}
-    assert call(**some).exit_code == 0
-    result = call("--fresh", **some, decoding="free", against="window")
+def test_a_fresh_run_overwrites_and_free_replies_count_alike(
+    call: Call, out: Path, measured: Entries
+) -> None:
+    result = call("--fresh", lengths=300, depths=0, decoding="free", against="window")
     assert result.exit_code == 0, result.output
     assert [row["settings"]["decoding"] for row in _rows(out)] == ["free", "free"]
     assert [row["num_found"] for row in _rows(out)] == [0, 0]
@@ -181,7 +177,7 @@ def test_a_fresh_run_overwrites_and_free_replies_count_alike(call: Call, out: Pa
 def test_equal_commands_write_equal_rows_but_for_times(
     call: Call, out: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    some = {"lengths": 400, "depths": 50, "entries": 128, **changes}
+    some = {"lengths": 300, "depths": 50, "needles": 1, "entries": 128, **changes}
     again = tmp_path / "again.jsonl"
     for path in (out, again):
         result = call(**some, out=path)
@@ -197,7 +193,7 @@ def _without_times(row: dict[str, Any]) -> dict[str, Any]:
 def test_nano_finds_a_needle_of_a_short_page_with_constrained_and_with_free_replies(
     call: Call, out: Path, tmp_path: Path
 ) -> None:
-    some = {"model": "nano", "policies": "full", "lengths": 300, "depths": 50}
+    some = {"model": "nano", "policies": "full", "lengths": 200, "depths": 50}
     free = tmp_path / "free.jsonl"
     assert call(**some).exit_code == call(**some, decoding="free", out=free).exit_code == 0
     for path in (out, free):
@@ -209,11 +205,11 @@ def test_nano_finds_a_needle_of_a_short_page_with_constrained_and_with_free_repl
 def test_rows_say_kind_and_numbers_and_the_table_how_many_values_were_listed(
     call: Call, out: Path
 ) -> None:
-    some = {"lengths": "400,500", "depths": "0,100"}
-    several = call(**some, kind="several", facts=5, asked=2)
+    some = {"lengths": "300,400", "depths": 100, "kind": "several", "facts": 5, "asked": 2}
+    several = call(**some)
     assert several.exit_code == 0, several.output
     rows = _rows(out)
-    assert len(rows) == 8
+    assert len(rows) == 4
     for row in rows:
         assert row["kind"] == "several" and row["kind_parameters"] == {"facts": 5, "asked": 2}
         assert all(len(values) == 2 for values in row["values"])
@@ -221,32 +217,16 @@ def test_rows_say_kind_and_numbers_and_the_table_how_many_values_were_listed(
     said = " ".join(several.output.split())
     assert "the codes of 2 of 5 names" in said and "values: percentage" in said
     assert all(len(line) <= 80 for line in several.output.splitlines()[:-3])
-    chain = call("--fresh", lengths=400, depths=100, kind="chain", hops=3)
+    chain = call("--fresh", lengths=300, depths=100, needles=1, kind="chain", hops=3)
     assert chain.exit_code == 0, chain.output
     assert "a code behind 3 hops" in " ".join(chain.output.split())
     assert {row["kind_parameters"]["hops"] for row in _rows(out)} == {3}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kind": "chain"}, "kind were 'one', now 'chain'"),
-        ({"kind": "several"}, "kind were 'one', now 'several'"),
-    ],
-)
-def test_kinds_are_not_mixed_in_one_file(
-    call: Call, changes: dict[str, object], message: str
-) -> None:
-    some = {"lengths": 400, "depths": 0, "needles": 1}
-    assert call(**some).exit_code == 0
-    result = call(**some, **changes)
-    assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
-
-
 def test_entries_give_every_policy_the_bytes_of_a_window_and_so_does_a_budget_in_bytes(
     call: Call, out: Path, tmp_path: Path
 ) -> None:
-    some = {"lengths": 700, "depths": 0, "policies": "full,window,lookback-int8"}
+    some = {"lengths": 400, "depths": 0, "needles": 1, "policies": "full,window,lookback-int8"}
     assert call(**some, entries=128).exit_code == 0
     rows = {row["label"]: row for row in _rows(out)}
     budget = rows["window"]["parameters"]["budget"]
@@ -279,11 +259,22 @@ def test_quick_measures_fewer_places_and_what_is_given_wins(
     }
 
 
-def test_lines_of_all_lengths_together_follow_and_maps_show_each_policy_by_depth_and_length(
-    call: Call, out: Path
+def test_both_places_of_the_question_have_rows_in_one_file_tables_and_maps(
+    call: Call, out: Path, measured: Entries
 ) -> None:
     result = call(question="both")
     assert result.exit_code == 0, result.output
+    after = _rows(out)[8:]
+    assert _rows(out)[:8] == measured and {row["question"] for row in measured} == {"before"}
+    assert [(row["question"], row["length"], row["depth"], row["label"]) for row in after] == [
+        ("after", row["length"], row["depth"], row["label"]) for row in measured
+    ]
+    assert [row["values"] for row in after] == [row["values"] for row in measured]
+    assert not {row["pages_sha256"] for row in after} & {row["pages_sha256"] for row in measured}
+    said = " ".join(result.output.split())
+    first, second = said.index("question before the page"), said.index("question after the page")
+    assert first < second
+    # lines of all lengths together follow, and maps show each policy by depth and length
     lines = [line.split() for line in result.output.splitlines()]
     found = [line for line in lines if line[:2] == ["all", "window"] and "0/8" in line]
     compared_with_full = [
@@ -307,6 +298,8 @@ def test_lines_of_all_lengths_together_follow_and_maps_show_each_policy_by_depth
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"kind": "chain"}, "kind were 'one', now 'chain'"),
+        ({"kind": "several"}, "kind were 'one', now 'several'"),
         ({"needles": 3}, "num_needles were 2, now 3"),
         ({"seed": 1}, "seed were 0, now 1"),
         ({"budget": 48}, "parameters of window were"),
@@ -314,14 +307,11 @@ def test_lines_of_all_lengths_together_follow_and_maps_show_each_policy_by_depth
     ],
 )
 def test_rows_that_could_not_be_compared_are_not_mixed(
-    call: Call, out: Path, changes: dict[str, object], message: str
+    call: Call, out: Path, measured: Entries, changes: dict[str, object], message: str
 ) -> None:
-    some = {"lengths": 300, "depths": 0}
-    assert call(**some).exit_code == 0
-    before = out.read_text()
-    result = call(**some, **changes)
-    assert result.exit_code == 2 and message in result.output, result.output
-    assert "--fresh" in result.output and out.read_text() == before
+    result = call(**changes)
+    assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+    assert "--fresh" in result.output and _rows(out) == measured
 
 
 def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
@@ -387,9 +377,8 @@ def test_a_file_of_something_else_is_left_alone(call: Call, out: Path) -> None:
     assert out.read_text() == "mine\n"
 
 
-def test_policies_are_compared_on_the_needles_both_were_given(call: Call, out: Path) -> None:
-    assert call(lengths=300).exit_code == 0
-    first, other, second, _ = (NeedleRow(**row) for row in _rows(out))
+def test_policies_are_compared_on_the_needles_both_were_given(measured: Entries) -> None:
+    first, other, second, *_ = (NeedleRow(**row) for row in measured)
     full = [_with(first, [True, False]), _with(second, [True, True])]
     window = [_with(other, [True, True])]
     pairs = compared(full, window)

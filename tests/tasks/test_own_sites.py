@@ -67,8 +67,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that these tests wait for ever comes."""
     monkeypatch.setattr(serving, "_ENDING_S", 0.2)
-    monkeypatch.setattr(sign_in, "STEP_S", 3.0)
-    monkeypatch.setattr(sign_in, "FORM_S", 1.0)
+    monkeypatch.setattr(sign_in, "STEP_S", 2.0)
+    monkeypatch.setattr(sign_in, "FORM_S", 0.5)
 
 
 def call(*arguments: object) -> Result:
@@ -162,13 +162,6 @@ def test_workers_play_sites_of_their_own_and_write_no_password(tmp_path: Path) -
     assert "/enter?name=anna&password=<secret:anna>" in by_its_name
 
 
-def test_an_agent_logs_in_by_the_name_of_a_site_and_an_account(tmp_path: Path) -> None:
-    checked = call("tasks", "check", write(tmp_path, by_name(0, "<secret:diary.anna>")))
-    assert checked.exit_code == 0, checked.output
-    assert verdicts(checked)["task 0 solution"] == "ok: passes in 4 steps"
-    assert [each for each in spellings(SECRET) if each in checked.output] == []
-
-
 def test_a_page_hides_only_the_secrets_that_its_task_names(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -246,44 +239,50 @@ def test_a_check_names_each_thing_that_is_wrong(tmp_path: Path) -> None:
     assert found["task 9 solution"].startswith("skipped: cannot be scored: fuzzy_match")
 
 
-def test_a_check_plays_each_task_again_to_see_whether_a_reset_undoes_it(tmp_path: Path) -> None:
+def on_site(name: str, number: int, **changes: Any) -> dict[str, Any]:
+    return task(number, sites=[name], start_url=f"__{name.upper()}__/", **changes)
+
+
+def test_a_check_plays_each_task_again_to_see_whether_the_site_is_as_before(
+    tmp_path: Path,
+) -> None:
+    reset = 'reset = { get = "/reset" }'
+    head, table, diary = FILE.partition("[sites.diary]")
+    resets = {
+        "diary": reset,
+        "stuck": 'reset = ["{python}", "-c", "pass"]',
+        "steady": "read_only = true\nvolatile = ['^[1-3]:']",
+    }
+    sites = [
+        (table + diary).replace("sites.diary", f"sites.{name}").replace(reset, instead)
+        for name, instead in resets.items()
+    ]
     visits = "document.querySelectorAll('p')[1].textContent.split(':')[0] >= 3"
     seen = {"url": "last", "locator": visits, "required_contents": {"exact_match": "True"}}
     often = {"eval_types": ["program_html"], "program_html": [seen]}
+    twice = ["goto [__STUCK__/]", "goto [__STUCK__/]", "stop []"]
     path = write(
         tmp_path,
-        task(0, eval=often, solution=["goto [__DIARY__/]", "goto [__DIARY__/]", "stop []"]),
-        task(1),
-        text=FILE.replace('{ get = "/reset" }', '["{python}", "-c", "pass"]'),
+        by_name(0, "<secret:diary.anna>"),
+        on_site("stuck", 1, eval=often, solution=twice),
+        on_site("steady", 2),
+        on_site("steady", 3),
+        text=head + "".join(sites),
     )
     checked = call("tasks", "check", path)
+    assert checked.exit_code == 1, checked.output
+    assert [each for each in spellings(SECRET) if each in checked.output] == []
     found = verdicts(checked)
-    assert found["reset diary"] == "ok: done" and checked.exit_code == 1
-    assert found["task 0 reset"] == (
+    assert found["task 0 solution"] == "ok: passes in 4 steps"
+    assert found["task 0 reset"] == "ok: the start page is as before the solution"
+    assert found["reset stuck"] == "ok: done"
+    assert found["task 1 reset"] == (
         "failed: after the solution: passes for an agent that stops at once"
     )
-    assert found["task 1 reset"].startswith("failed: after the solution, the start page shows '")
-
-
-@pytest.mark.parametrize(
-    ("reset", "verdict"),
-    [
-        (
-            "read_only = true",
-            "failed: after the solution, the start page shows '3: ***'",
-        ),
-        ("read_only = true\nvolatile = ['^\\d+:']", "ok: the start page is as before the solution"),
-        ("", "skipped: nothing resets diary"),
-    ],
-)
-def test_a_check_compares_the_start_page_before_and_after(
-    reset: str, verdict: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path, task(), text=FILE.replace('reset = { get = "/reset" }', reset))
-    checked = call("tasks", "check", path)
-    assert verdicts(checked)["task 0 reset"].startswith(verdict), checked.output
-    assert [each for each in spellings(SECRET) if each in checked.output] == []
-    assert checked.exit_code == verdict.startswith("failed")
+    assert found["task 2 reset"] == "ok: the start page is as before the solution"
+    assert found["task 3 reset"].startswith(
+        "failed: after the solution, the start page shows '6: ***'"
+    )
 
 
 def test_several_policies_on_a_site_without_a_reset_are_refused_before_anything_starts(
@@ -331,8 +330,9 @@ def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:
-    path, out = write(tmp_path, task(), text=UNRESET), tmp_path / "out"
-    options = ("--model", "solution", "--workers", "1", "--profile")
+    stranger = task(require_login=False, start_url="__DIARY__/login")
+    path, out = write(tmp_path, stranger, text=UNRESET), tmp_path / "out"
+    options = ("--model", "solution", "--workers", "1", "--profile", "--no-ocr")
     run = ("run", "--tasks", path, *options, "--out", out)
     both = call(*run, "--policies", "full,int4", "--allow-unreset")
     warning = "warning: nothing reset diary between the episodes"
@@ -347,13 +347,35 @@ def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) 
     assert "nothing resets diary" in both.output
 
 
-def test_a_check_skips_what_a_failure_makes_pointless(tmp_path: Path) -> None:
-    text = FILE.replace("DIARY_PASSWORD", "UNSET") + BO
-    found = verdicts(call("tasks", "check", write(tmp_path, task(), text=text)))
-    assert found["password diary/anna"].endswith("the environment variable UNSET is not set")
-    assert found["log-in diary/anna"] == "skipped: its password is missing"
-    assert found["log-in diary/bo"] == "ok: by the form"
-    assert found["task 0 solution"] == "skipped: diary/anna is not logged in"
+def test_a_check_uses_stored_log_ins_and_skips_what_a_failure_makes_pointless(
+    tmp_path: Path, browser: Browser, short_waits: None
+) -> None:
+    tasks = [task(n, storage_state=name) for n, name in enumerate(("anna", "bo", "cy"))]
+    path = write(tmp_path, *tasks)
+    file = read_site_file(path)
+    with OwnServer(file, file.passwords()) as server:
+        state = server.sign_in(browser, "diary", "anna")
+    for name, cookies in (("anna", state["cookies"]), ("bo", [])):
+        stored = tmp_path / f"{name}.json"
+        stored.touch(0o600)
+        stored.write_text(json.dumps({**state, "cookies": cookies}))
+    head, account, password = UNRESET.partition("[sites.diary.accounts.anna]")
+    accounts = f'{account}\nstorage_state = "anna.json"\n'
+    accounts += accounts.replace("anna", "bo") + account.replace("anna", "cy")
+    path.write_text(head + accounts + password.replace("DIARY_PASSWORD", "UNSET"))
+    found = verdicts(call("tasks", "check", path))
+    assert found["log-in diary/anna"] == "ok: stored"
+    assert found["task 0 solution"] == "ok: passes in 1 step"
+    assert found["task 0 reset"] == "skipped: nothing resets diary"
+    assert found["log-in diary/bo"].endswith("http://diary.localhost does not show 'Leave'")
+    assert found["task 1 solution"] == "skipped: diary/bo is not logged in"
+    assert found["password diary/cy"].endswith("the environment variable UNSET is not set")
+    assert found["log-in diary/cy"] == "skipped: its password is missing"
+    assert found["task 2 solution"] == "skipped: diary/cy is not logged in"
+    stored.chmod(0o644)
+    path.write_text(path.read_text().replace("UNSET", "DIARY_PASSWORD"))
+    refused = call("run", "--tasks", path, "--model", "solution", "--out", tmp_path / "out")
+    assert refused.exit_code == 2 and "run chmod 600" in refused.output
     text = FILE.replace('"diary.py"', '"-c", "import os; exit(os.environ[\'DIARY_PASSWORD\'])"')
     checked = call("tasks", "check", write(tmp_path, task(), text=text))
     found = verdicts(checked)
@@ -382,31 +404,6 @@ def test_a_log_in_that_does_not_work_says_at_which_step(
     assert [each for each in spellings(SECRET) if each in str(raised.value)] == []
 
 
-def test_a_stored_log_in_takes_the_place_of_the_form(
-    tmp_path: Path, browser: Browser, short_waits: None
-) -> None:
-    path = write(tmp_path, task(0, solution=["stop [anna]"]))
-    file = read_site_file(path)
-    with OwnServer(file, file.passwords()) as server:
-        state = server.sign_in(browser, "diary", "anna")
-    stored = tmp_path / "anna.json"
-    stored.touch(0o600)
-    stored.write_text(json.dumps(state))
-    head, account, _ = FILE.partition("[sites.diary.accounts.anna]")
-    path.write_text(f'{head}{account}\nstorage_state = "anna.json"\n')
-    found = verdicts(call("tasks", "check", path))
-    assert found["log-in diary/anna"] == "ok: stored"
-    assert found["task 0 solution"] == "ok: passes in 1 step"
-    state["cookies"] = []
-    stored.write_text(json.dumps(state))
-    found = verdicts(call("tasks", "check", path))
-    assert found["log-in diary/anna"].endswith("http://diary.localhost does not show 'Leave'")
-    assert found["task 0 solution"] == "skipped: diary/anna is not logged in"
-    stored.chmod(0o644)
-    refused = call("run", "--tasks", path, "--model", "solution", "--out", tmp_path / "out")
-    assert refused.exit_code == 2 and "run chmod 600" in refused.output
-
-
 def test_expressions_are_compiled_and_not_run(browser: Browser) -> None:
     good = (
         "document.title = (window.ran = 1)",
@@ -431,6 +428,7 @@ def test_expressions_are_compiled_and_not_run(browser: Browser) -> None:
     ]
 
 
+@pytest.mark.slow  # test_job_queue.py reserves sites as well
 def test_one_episode_at_a_time_is_played_on_each_site_and_it_stays_there(tmp_path: Path) -> None:
     visits: dict[str, list[str]] = {"cats": [], "dogs": []}
     both = threading.Barrier(2)

@@ -65,8 +65,7 @@ def test_a_killed_run_leaves_no_processes_and_can_be_continued(
 
 @pytest.mark.parametrize("retries", sampled([1, 0], every=2))
 def test_the_episode_of_a_killed_worker_is_played_again(tmp_path: Path, retries: int) -> None:
-    options = ("--model", "nano", "--device", "cpu", "--policies", "window", "--budget", "128")
-    options += ("--max-steps", "3", "--workers", "1", "--limit", "2")
+    options = ("--model", "random", "--max-steps", "6", "--workers", "1", "--limit", "2")
     process = start(tmp_path, *options, "--retries", str(retries))
     wait_for_traces(tmp_path, 1)
     (worker,) = worker_processes(process.pid)
@@ -78,7 +77,7 @@ def test_the_episode_of_a_killed_worker_is_played_again(tmp_path: Path, retries:
     assert [row.status for row in rows].count("crash") == 1 - retries
     lost = rows[0].attempts[0] if retries else rows[0]
     assert lost.status == "crash" and "the worker was killed by SIGKILL" in lost.error
-    assert ("window: 1 episode played again after 1 crash" in output) == bool(retries)
+    assert ("full: 1 episode played again after 1 crash" in output) == bool(retries)
     if retries:
         first, last = (read_trace(tmp_path / each.trace) for each in (lost, rows[0]))
         assert first.head == last.head and first.end is None and last.end is not None
@@ -104,7 +103,7 @@ def test_the_episode_of_a_killed_browser_is_played_again_in_another_one(tmp_path
 
 def test_an_interrupted_run_leaves_complete_rows_a_table_and_a_report(tmp_path: Path) -> None:
     process = start(tmp_path, "--model", "stop", "--seeds", "0,1,2,3,4,5,6,7", "--workers", "1")
-    wait_for_rows(tmp_path, 2)
+    wait_for_rows(tmp_path, 1)
     page, reload = tmp_path / "report.html", '<meta http-equiv="refresh"'
     assert reload in page.read_text()
     family = workers_of(process.pid)
@@ -113,7 +112,9 @@ def test_an_interrupted_run_leaves_complete_rows_a_table_and_a_report(tmp_path: 
     assert process.returncode == 130
     assert "success" in output and "report.html" in output and "Traceback" not in output
     assert reload not in page.read_text() and "The run is not finished: " in page.read_text()
-    assert 2 <= len(complete_rows(tmp_path)) < 32
+    assert "Where the time goes" not in page.read_text() and "mean of" not in output
+    assert all(row.parts is None for row in complete_rows(tmp_path))  # it is not profiled
+    assert 1 <= len(complete_rows(tmp_path)) < 32
     wait_until_gone(family)
 
 
@@ -137,21 +138,14 @@ def test_a_page_that_hangs_or_does_not_load_is_a_failure_of_the_harness(tmp_path
     assert "1 env_error, 1 timeout (counted as failures)" in output
 
 
-def test_the_stop_model_fails_a_task_that_the_solution_solves(tmp_path: Path) -> None:
-    output = run(tmp_path, "--model", "stop", "--limit", "2", "--workers", "1")
+def test_a_profiled_run_splits_the_time_of_each_episode(tmp_path: Path) -> None:
+    options = ("--model", "stop", "--limit", "2", "--workers", "1")
+    output = run(tmp_path, *options, "--profile")
     rows = {row.task_id: row for row in complete_rows(tmp_path)}
     assert rows[0].success  # its goal is to stay on the first page
     assert not rows[1].success and "42" in rows[1].reason
-    assert rows[0].parts is rows[1].parts is None  # the run is not profiled
-    assert "mean of" not in output
-    assert "Where the time goes" not in (tmp_path / "report.html").read_text()
-
-
-def test_a_profiled_run_splits_the_time_of_each_episode(tmp_path: Path) -> None:
-    options = ("--model", "solution", "--limit", "2", "--workers", "1")
-    output = run(tmp_path, *options, "--profile")
-    for row in complete_rows(tmp_path):
-        assert row.success and row.parts is not None
+    for row in rows.values():
+        assert row.parts is not None
         assert {"browser", "walk", "scoring", "the rest"} <= set(row.parts)
         assert all(seconds >= 0 for seconds in row.parts.values())
         assert sum(row.parts.values()) <= row.seconds + 0.01  # rounding

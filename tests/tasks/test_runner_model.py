@@ -129,7 +129,7 @@ def test_an_episode_without_memory_has_its_own_status_and_the_run_goes_on(tmp_pa
         policies=POLICIES,
         budget=128,
         limit=1,
-        max_steps=4,
+        max_steps=2,
         out=tmp_path,
         ocr=False,
     )

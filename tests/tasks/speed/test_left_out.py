@@ -48,7 +48,7 @@ def test_a_rival_that_fails_at_one_length_is_missing_there_alone(
 ) -> None:
     # the check reads 264 tokens, and a round five after those seen
     rival(monkeypatch, 303, RuntimeError("shape '[-1, 64]' is invalid\nfor input of size 4480"))
-    rows, said = measure("full", lengths=(150, 300), against=("static",))
+    rows, said = measure("full", lengths=(150, 300), against=("static",), num_split_rounds=0)
     assert [(row["seen"], row["label"]) for row in rows] == [
         (150, "transformers"),
         (150, "static"),
@@ -64,7 +64,7 @@ def test_a_rival_that_fails_in_its_check_is_missing_everywhere(
     measure: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival(monkeypatch, 10, AssertionError())
-    rows, said = measure("full", lengths=(40,), against=("static",))
+    rows, said = measure("full", lengths=(40,), against=("static",), num_split_rounds=0)
     assert [row["label"] for row in rows] == ["transformers", "full"]
     assert "static: left out, AssertionError" in said.splitlines()
 
