@@ -63,6 +63,26 @@ def check_language_model(settings: ModelSettings) -> None:
     check_model(settings)
 
 
+def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
+    """Write the converted copy of a GGUF file if there is none yet; do nothing for other models.
+
+    A run does it before it starts workers, which have a time limit for their start.
+
+    Args:
+        on_progress: told how much is written.
+
+    Raises:
+        ModelError: a ValueError; the file cannot be served, or its copy cannot be written.
+    """
+    if settings.model in SCRIPTED:
+        return
+    from agentkv.models.find import find_model, is_gguf, model_folder
+
+    source = find_model(settings.model)
+    if is_gguf(source):
+        model_folder(source, on_progress)
+
+
 def load_run_model(
     settings: ModelSettings, on_progress: Listener | None = None
 ) -> "LocalModel | None":

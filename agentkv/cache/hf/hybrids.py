@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -116,10 +117,13 @@ def _rotation(inner: nn.Module, kind: str, head_dim: int) -> "_Rotation":
         return _Rotation((), None)
     if rope_type(inner, path) in CHANGING:
         return _Rotation(None, None, CHANGES)
-    if found[path].device.type == "meta":
-        return _Rotation(None, None)
+    angles = found[path]
+    if angles.device.type == "meta":  # the frequencies of a new one are the same
+        rotary: Any = inner.get_submodule(path.rpartition(".")[0])
+        with torch.device("cpu"):
+            angles = type(rotary)(rotary.config).get_buffer(path.rpartition(".")[2])
     # the first of them is what transformers calls the default: channels i and i + r / 2
-    return _Rotation(*next(candidates(found[path], head_dim)))
+    return _Rotation(*next(candidates(angles, head_dim)))
 
 
 class _Rotation(NamedTuple):

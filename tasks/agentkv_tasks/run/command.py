@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentkv.advice import advice_lines
-from agentkv.build import check_model, ignored_budget, make_policy
+from agentkv.build import check_model, convert_model, ignored_budget, make_policy
 from agentkv.files import WriteError, require_folder
 from agentkv.settings import SCRIPTED
+from agentkv.status_line import StatusLine
 from agentkv.terminal import note
 from agentkv_env.hosts import is_web_address
 from agentkv_env.masking import Secrets
@@ -296,6 +297,7 @@ def run(prepared: Run, console: Console) -> Path:
         WriteError: a row or the report was lost, for example on a full disk. Earlier rows are
             complete.
         ResultsError: the folder holds other results, or another run is writing there.
+        ModelError: a ValueError; a GGUF file cannot be served, or its copy cannot be written.
         CannotStart: the model, a policy, the browser or a port is unavailable; the message says
             what to correct.
         SiteError, JudgeError: ValueErrors; sites that run elsewhere, or the judge, do not answer.
@@ -333,6 +335,9 @@ def run(prepared: Run, console: Console) -> Path:
             console.print(Text(line), soft_wrap=True)
         if jobs:
             require_answers(plan)
+            if plan.settings.executor == "local":
+                with StatusLine(Console(stderr=True)) as status:
+                    convert_model(plan.settings, status)
         try:
             if jobs:
                 with _player(prepared, console) as (play, num_places):

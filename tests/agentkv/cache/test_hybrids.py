@@ -152,6 +152,10 @@ def test_generate_is_that_of_the_models_own_cache_in_two_turns(
     cache.check()
 
 
+def test_a_model_without_weights_has_the_same_geometry(family, model):
+    assert describe(fresh(family).to("meta")) == describe(model)
+
+
 # ---- policies
 
 

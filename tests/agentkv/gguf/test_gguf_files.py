@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import agentkv
+from agentkv.build import convert_model
 from agentkv.models.find import ModelError, find_model, model_folder, open_gguf_model
 from agentkv.models.gguf.architectures import ARCHITECTURES
 from agentkv.models.gguf.header import GgufError, read_header
 from agentkv.models.gguf.tensors import read_tensor
 from agentkv.progress import Progress
+from agentkv.settings import ModelSettings
 from agentkv_tasks.cli.app import cli
 from tests.agentkv.gguf.tiny_files import MODELS, TEMPLATE, make_model, write
 from tests.sampling import sampled
@@ -82,6 +84,17 @@ def test_a_conversion_is_told_weight_by_weight(written: Written) -> None:
     assert told[0] == Progress("converting", 0, told[0].total, "tiny.gguf")
     assert [each.done for each in told[:-1]] == sorted({each.done for each in told[:-1]})
     assert told[-1] == Progress("loading", name=str(path))
+
+
+def test_a_run_converts_a_file_before_its_workers_start(written: Written) -> None:
+    told: list[Progress] = []
+    wanted = ModelSettings(model=str(written()))
+    convert_model(wanted, told.append)
+    assert {each.phase for each in told} == {"converting"}
+    told.clear()
+    convert_model(wanted, told.append)
+    convert_model(ModelSettings(model="solution"), told.append)
+    assert not told
 
 
 def test_an_interrupted_conversion_leaves_nothing(written: Written, cache_home: Path) -> None:
