@@ -180,7 +180,7 @@ class _Reading:
             # only what the attention function returned is not a number
             if call is not None and x.isnan().any():
                 raise _Seen(_path_in(call.module, module) or "")
-            return fixed.expand(*x.shape[:-1], size)
+            return fixed.expand(*x.shape[:-1], size).clone()  # some clip it in place
 
         return run
 

@@ -81,7 +81,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "mixtral": EXPERTS,
     "nanochat": {},
     "nemotron": {},
-    "olmo": {},
+    "olmo": {"clip_qkv": 2.0},
     "olmo2": {},
     "olmo3": MIXED,
     "olmoe": EXPERTS,
