@@ -5,15 +5,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from click.testing import Result
 from typer.testing import CliRunner
 
 from agentkv_tasks.cli.app import cli
-from agentkv_tasks.results import Row, read_rows
+from agentkv_tasks.provenance import commit, versions
+from agentkv_tasks.results import Results, Row, read_rows
+from agentkv_tasks.run.command import prepare
 from agentkv_tasks.run.episode_runner import EpisodeRunner
 from agentkv_tasks.run.plan import Job, Plan
+from agentkv_tasks.settings import RunSettings
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = Path(__file__).parent / "data" / "small.json"
@@ -48,6 +52,15 @@ def play(plan: Plan, jobs: Sequence[Job] | None = None) -> list[Row]:
     """Play episodes in this process, without a scheduler, and return their rows."""
     with EpisodeRunner(plan, None) as runner:
         return [runner.run(job, lambda step: None) for job in (plan.jobs if jobs is None else jobs)]
+
+
+def play_all(settings: RunSettings) -> None:
+    """Play a run's episodes in this process, so that the run itself finds them done."""
+    plan = prepare(settings).plan
+    assert settings.out is not None
+    with Results(settings.out / "results.jsonl") as results:
+        for row in play(plan):
+            results.append(replace(row, versions=versions() | row.versions, commit=commit()))
 
 
 def start(out: Path, *more: str) -> "subprocess.Popen[str]":

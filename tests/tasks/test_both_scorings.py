@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.runs import complete_rows, run
+from agentkv_tasks.settings import RunSettings
+from tests.tasks.runs import complete_rows, play_all, run
 
 pytestmark = pytest.mark.browser
 
@@ -38,6 +39,12 @@ def test_rows_hold_both_scores_and_the_run_names_the_tasks_that_differ(tmp_path:
                 # the tabs of the first scoring are closed when the second one begins
                 {**task(4, {}, "done"), "eval": opens_pages},
             ]
+        )
+    )
+    play_all(
+        RunSettings.read(
+            **{"tasks": str(tasks), "model": "solution", "out": tmp_path / "out"},
+            **{"ocr": False, "screenshots": False},
         )
     )
     output = run(tmp_path / "out", "--tasks", str(tasks), "--model", "solution")

@@ -195,7 +195,6 @@ def test_the_file_holds_the_candidate_that_predicts_best(
     assert all(len(line) <= 80 for line in said.splitlines() if str(out) not in line)
 
 
-@pytest.mark.slow  # the test of layers calibrates as well
 def test_weights_are_compared_with_as_many_unsure_tokens(short: Path, tmp_path: Path) -> None:
     out, console = tmp_path / "weights.toml", Console(file=io.StringIO())
     wanted = calibration("conf-kv-int8", text=short, out=out, fit="weights", share=0.3)

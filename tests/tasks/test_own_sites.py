@@ -29,7 +29,7 @@ from agentkv_tasks.run.unreset import UnresetError, unreset_sites
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.task import Task
 from tests.local_site import Handler, served
-from tests.tasks.runs import REPOSITORY, complete_rows, play, run
+from tests.tasks.runs import REPOSITORY, complete_rows, play, play_all, run
 from tests.tasks.test_secrets import spellings
 
 pytestmark = pytest.mark.browser
@@ -332,6 +332,11 @@ def test_a_site_that_no_task_changes_needs_no_reset(tmp_path: Path) -> None:
 def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) -> None:
     stranger = task(require_login=False, start_url="__DIARY__/login")
     path, out = write(tmp_path, stranger, text=UNRESET), tmp_path / "out"
+    settings = RunSettings.read(
+        **{"tasks": str(path), "model": "solution", "policies": ("full", "int4"), "out": out},
+        **{"profile": True, "ocr": False, "allow_unreset": True},
+    )
+    play_all(settings)
     options = ("--model", "solution", "--workers", "1", "--profile", "--no-ocr")
     run = ("run", "--tasks", path, *options, "--out", out)
     both = call(*run, "--policies", "full,int4", "--allow-unreset")
@@ -344,7 +349,7 @@ def test_a_run_without_a_reset_carries_a_warning_in_every_table(tmp_path: Path) 
         assert " ".join(output.split()).count(warning) == num_tables, output
     report = (out / "report.html").read_text()
     assert report.count("<table>") == report.count(warning) >= 5
-    assert "nothing resets diary" in both.output
+    assert "nothing resets diary" in both.output and "2 of 2 episodes are done" in both.output
 
 
 def test_a_check_uses_stored_log_ins_and_skips_what_a_failure_makes_pointless(
