@@ -7,6 +7,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from agentkv.settings import SettingsError
+from agentkv_env.sites.server import Server
+from agentkv_env.sites.world import World
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
 
@@ -68,3 +70,12 @@ def test_a_silent_judge_is_named_before_the_first_episode(tmp_path: Path) -> Non
     assert done.exit_code == 2, done.stderr
     said = " ".join(done.stderr.split())
     assert "--judge: http://127.0.0.1:9/v1/chat/completions does not answer" in said
+
+
+@pytest.mark.browser
+def test_sites_that_answer_are_played(tmp_path: Path) -> None:
+    with Server(World(7)) as server:
+        address = server.addresses[server.placeholders["__HOMEPAGE__"]]
+        given = ("--site", f"HOMEPAGE={address}")
+        done = run("--tasks", str(SMALL), "--out", str(tmp_path / "out"), "--limit", "1", *given)
+    assert done.exit_code == 0, done.stderr
