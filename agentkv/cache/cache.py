@@ -722,9 +722,8 @@ class Cache(HookedCache):
             return None
         second = SecondPass(self.layers, self.evictor.spans, self.next_numbers, looking)
         with self.progress.changing():
-            again = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second}).logits[
-                :, -1
-            ]
+            outputs = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second})
+            again = outputs.logits[:, -1]
             if recall.promotes:
                 self.evictor.shrink()
         again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)

@@ -27,8 +27,8 @@ ATTENTION = "agentkv"
 """Name under which attention and mask are registered."""
 
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
-"""What a model's forward calls its cache: `cache` since transformers 5.24, which takes the older
-name with a warning."""
+"""Name of the argument with which a forward takes its cache. Since transformers 5.24 it is `cache`;
+the older name draws a warning."""
 
 
 def cache_in(given: Mapping[str, Any]) -> Any:

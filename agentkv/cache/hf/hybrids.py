@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -20,6 +19,7 @@ from agentkv.cache.hf.reading import (
     UnsupportedModel,
     candidates,
     frequencies_of,
+    new_rotary,
     rope_type,
 )
 
@@ -118,10 +118,9 @@ def _rotation(inner: nn.Module, kind: str, head_dim: int) -> "_Rotation":
     if rope_type(inner, path) in CHANGING:
         return _Rotation(None, None, CHANGES)
     angles = found[path]
-    if angles.device.type == "meta":  # the frequencies of a new one are the same
-        rotary: Any = inner.get_submodule(path.rpartition(".")[0])
-        with torch.device("cpu"):
-            angles = type(rotary)(rotary.config).get_buffer(path.rpartition(".")[2])
+    if angles.device.type == "meta":
+        owner, _, name = path.rpartition(".")
+        angles = new_rotary(inner.get_submodule(owner)).get_buffer(name)
     # the first of them is what transformers calls the default: channels i and i + r / 2
     return _Rotation(*next(candidates(angles, head_dim)))
 

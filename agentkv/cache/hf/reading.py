@@ -357,13 +357,20 @@ def _fill(module: nn.Module, generator: torch.Generator) -> None:
     """Give a module on the meta device small random parameters, and the frequencies of a new
     one."""
     if frequencies_of(module, recurse=False):
-        fresh: Any = type(module)(module.config)
-        for name, buffer in fresh.named_buffers(recurse=False):
+        for name, buffer in new_rotary(module).named_buffers(recurse=False):
             setattr(module, name, buffer)
     for name, parameter in list(module.named_parameters(recurse=False)):
         if parameter.numel() <= SMALL:
             numbers = 1 + torch.randn(parameter.shape, generator=generator) / 4
             setattr(module, name, nn.Parameter(numbers, requires_grad=False))
+
+
+def new_rotary(rotary: Any) -> nn.Module:
+    """Return a rotary embedding as a decoder makes it, with its frequencies, for one on the meta
+    device."""
+    with torch.device("cpu"):
+        made: nn.Module = type(rotary)(rotary.config)
+    return made
 
 
 def frequencies_of(module: nn.Module, *, recurse: bool = True) -> dict[str, Tensor]:

@@ -269,14 +269,14 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "starcoder2": Architecture("starcoder2"),
     }
 )
-"""What can be read, by `general.architecture`, and a word if the file has a part of `_PARTS`.
-Whether a cache serves the model is asked of the model, not of this table."""
+"""How to read a file, by its `general.architecture`. A key with a second word, one of `_PARTS`, is
+for files with that part. Whether a cache serves the model, the table does not say."""
 _PARTS = {
     "shared": "expert_shared_feed_forward_length",
     "experts": "expert_count",
     "window": "attention.sliding_window",
 }
-"""Values that make a model one of another family, by the word for it."""
+"""Metadata whose presence makes a model one of another family, by the second word of the key."""
 
 
 def architecture_of(header: GgufHeader) -> Architecture:

@@ -53,7 +53,7 @@ _ABSENT = {
     "expert_shared_count": 0,
     "leading_dense_block_count": 0,
 }
-"""What a value is that a file leaves out, unless it is the configuration's own default."""
+"""Values that stand for missing metadata, where the configuration has another default."""
 _REFUSED = (
     "attn_logit_softcapping",
     "final_logit_softcapping",
@@ -105,7 +105,7 @@ def config_of(header: GgufHeader, ends: list[int]) -> Any:
             "vocab_size": embedding.shape[0],
             "tie_word_embeddings": "output.weight" not in header.tensors,
             "architectures": None,
-            "dtype": "bfloat16",  # that of caches, and of the weights on a GPU
+            "dtype": "bfloat16",  # caches store it, and a GPU computes in it
             "eos_token_id": ends,
             "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
             "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),

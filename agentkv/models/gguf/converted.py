@@ -35,7 +35,7 @@ _VERSION = 2
 """Goes up with every change to what a copy holds."""
 _DONE = "model.safetensors"
 _PART, _LOCK = ".part-", "lock"
-"""What folders begin with in which copies are written, and the file that their writers lock."""
+"""A writer works in a folder with this prefix and holds a lock on this file in it."""
 _NBYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number, by the names that safetensors has for dtypes."""
 
@@ -80,7 +80,7 @@ class GgufModel:
 
     @cached_property
     def forms(self) -> dict[str, str]:
-        """How the copy stores each weight: as the file does if that has 16 bits, else in 32."""
+        """Dtype of each weight in the copy: 16 bits where the file has 16, else 32."""
         return {name: stored_form(self.header, name, place) for name, place in self.places.items()}
 
     def folder(self, on_progress: Listener | None = None) -> Path:
