@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentkv.adapters.browsergym import PAGE, Bids, BrowserGymAgent, page_of, to_calls
+from agentkv.adapters.browsergym import PAGE, BrowserGymAgent
+from agentkv.adapters.browsergym_calls import to_calls
+from agentkv.adapters.browsergym_page import Bids, page_of
 from agentkv.agent import Agent
 from agentkv.models.local import LocalModel
 from agentkv.models.scripted import Solution
