@@ -15,6 +15,7 @@ from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.conftest import SIZES, make
+from tests.agentkv.cache.every_family import tiny
 from tests.agentkv.cache.policies_under_test import CASES
 from tests.sampling import sampled
 
@@ -46,6 +47,16 @@ MODELS = {
         | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     ),
 }
+COMPILED_FAMILIES = (
+    *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4"),
+    *("granite", "helium", "hyperclovax", "internlm3", "jais2", "ministral", "ministral3"),
+    *("nanochat", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "seed_oss", "smollm3"),
+    *("stablelm", "starcoder2"),
+)
+"""Besides those of `MODELS`."""
+
+MODELS |= {name: lambda name=name: tiny(name) for name in COMPILED_FAMILIES}
+
 FAR = {torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 6e-3}
 """Largest distance of logits, relative to the largest, that rounding explains."""
 
