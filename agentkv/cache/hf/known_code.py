@@ -15,7 +15,6 @@ from types import CodeType
 from typing import Any, TypeVar
 
 import transformers
-from packaging.version import Version
 from torch import nn
 from transformers.activations import ACT2FN
 
@@ -185,7 +184,6 @@ ATTENTIONS: Mapping[str | type, AttentionCode] = {
     "smollm3.SmolLM3Attention": AttentionCode(),
     "cohere2.Cohere2Attention": AttentionCode(),
     "exaone4.Exaone4Attention": AttentionCode(numbers.EACH_HEAD),
-    "apertus.ApertusAttention": AttentionCode(numbers.EACH_HEAD),
     "gemma3.Gemma3Attention": AttentionCode(numbers.EACH_HEAD),
     "olmo2.Olmo2Attention": AttentionCode(numbers.ALL_HEADS),
     "olmo3.Olmo3Attention": AttentionCode(numbers.ALL_HEADS),
@@ -236,7 +234,7 @@ EAGER = "eager_attention_forward"
 LONG_KNOWN = ("llama", "ministral", "mistral", "qwen2", "qwen3", "seed_oss")
 """Families whose classes compute the same in every version of transformers that is supported."""
 
-READ_IN = Version("5.23")
+READ_IN = (5, 23)
 """Version of transformers from which on the other families compute what the tables say."""
 
 Code = TypeVar("Code")
@@ -244,7 +242,7 @@ Code = TypeVar("Code")
 
 def known(table: Mapping[str | type, Code], module: nn.Module) -> Code | None:
     """Return what a table says that a module computes; None if it does not know the code."""
-    kind = type(module)
+    kind: Any = type(module)
     if kind in table:
         return table[kind]
     if not kind.__module__.startswith(MODELS):
@@ -270,7 +268,8 @@ def known_activation(module: nn.Module) -> int | None:
 def _code_of_name(name: str) -> Any:
     """Return the code of a class of the tables; None if this version of transformers has none."""
     family, _, kind = name.partition(".")
-    if family not in LONG_KNOWN and Version(transformers.__version__) < READ_IN:
+    version = tuple(map(int, transformers.__version__.split(".")[:2]))
+    if family not in LONG_KNOWN and version < READ_IN:
         return None
     try:
         source = import_module(f"{MODELS}{family}.modeling_{family}")
@@ -280,19 +279,18 @@ def _code_of_name(name: str) -> Any:
 
 
 @cache
-def code_of(kind: type) -> Any:
+def code_of(kind: Any) -> Any:
     """Return the code of a class's forward, of the methods of transformers' models that it calls,
     and of the forward that it extends."""
-    forward: Any = kind.forward  # type: ignore[attr-defined]
+    forward = kind.forward
     names = inspect.unwrap(forward).__code__.co_names
-    above: Any = kind.__mro__[1]
     methods = {
         name: _code(getattr(kind, name))
         for name in names
         for owner in kind.__mro__
         if isfunction(vars(owner).get(name)) and owner.__module__.startswith(MODELS)
     }
-    extended = _code(above.forward) if "super" in names else None
+    extended = _code(kind.__mro__[1].forward) if "super" in names else None
     return _code(forward), tuple(methods.items()), extended
 
 

@@ -260,9 +260,9 @@ class _PartReader:
         return MlpParts(gate=gate, up=up, down=down, activation=activation)
 
     def _norm(self, path: str) -> nn.Module | None:
-        module = self._model.get_submodule(path)
-        self._seen.add(module)
+        module: nn.Module = self._model.get_submodule(path)
         if type(module) is nn.Identity:
+            self._seen.add(module)
             return None
         module, code = self._known(known_code.NORMS, path)
         self._norm_codes.add(replace(code, epsilon=_epsilon(module, code)))
