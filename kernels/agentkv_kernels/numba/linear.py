@@ -79,25 +79,44 @@ def add_scaled(x, scale, first, stop, out):
             out[token, i] += x[token, i] * scale
 
 
-@compiled(fastmath=FAST)
+@compiled()
 def norm(x, weight, bias, offset, epsilon, is_centered, out):
     """Write the norm of x (n,) to `out`, which may be x: its share of the root mean square, times
-    `weight` and `offset` together, plus a bias that may be (0,)."""
-    size = f32(x.shape[0])
-    mean = f32(0.0)
+    `weight` and `offset` together, plus a bias that may be (0,).
+
+    Args:
+        is_centered: whether the mean is subtracted first.
+    """
     if is_centered:
-        for i in range(x.shape[0]):
-            mean += x[i]
-        mean /= size
-    total = f32(0.0)
-    for i in range(x.shape[0]):
-        total += (x[i] - mean) * (x[i] - mean)
-    share = f32(1.0) / f32(math.sqrt(total / size + epsilon))
-    for i in range(x.shape[0]):
-        out[i] = (x[i] - mean) * share * (widened(weight[i]) + offset)
+        center(x, out)
+        rms_norm(out, weight, offset, epsilon, out)
+    else:
+        rms_norm(x, weight, offset, epsilon, out)
     if bias.shape[0]:
         for i in range(x.shape[0]):
             out[i] += widened(bias[i])
+
+
+@compiled(fastmath=FAST)
+def center(x, out):
+    """Write x (n,) less its mean to `out`, which may be x."""
+    total = f32(0.0)
+    for i in range(x.shape[0]):
+        total += x[i]
+    mean = total / f32(x.shape[0])
+    for i in range(x.shape[0]):
+        out[i] = x[i] - mean
+
+
+@compiled(fastmath=FAST)
+def rms_norm(x, weight, offset, epsilon, out):
+    """Write the norm of x without a mean or a bias; see `norm`."""
+    total = f32(0.0)
+    for i in range(x.shape[0]):
+        total += x[i] * x[i]
+    share = f32(1.0) / f32(math.sqrt(total / f32(x.shape[0]) + epsilon))
+    for i in range(x.shape[0]):
+        out[i] = x[i] * share * (widened(weight[i]) + offset)
 
 
 @compiled()
@@ -129,16 +148,16 @@ def gated(activation, gate, up, first, stop):
                 x = gate[token, i]
                 # 1 + tanh(y) is twice the logistic function of 2 y
                 y = f32(1.5957691) * x * (f32(1.0) + f32(0.044715) * x * x)
-                gate[token, i] = x * logistic(y) * up[token, i]
+                gate[token, i] = x / exp_and_one(-y) * up[token, i]
         else:
             for i in range(first, stop):
                 x = gate[token, i]
-                gate[token, i] = x * logistic(x) * up[token, i]
+                gate[token, i] = x / exp_and_one(-x) * up[token, i]
 
 
 @compiled(fastmath=FAST)
-def logistic(x):
-    """Return 1 / (1 + exp(-x))."""
-    # beyond 80 the power would overflow, and the result is 0 to float32
-    below = min(max(-x, f32(-80.0)), f32(80.0))
-    return f32(1.0) / (f32(1.0) + power_of_two(below * LOG2_E))
+def exp_and_one(x):
+    """Return exp(x) + 1."""
+    # beyond 80 the power would overflow, and a quotient is 0 to float32
+    bounded = min(max(x, f32(-80.0)), f32(80.0))
+    return f32(1.0) + power_of_two(bounded * LOG2_E)
