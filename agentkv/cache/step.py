@@ -58,7 +58,7 @@ class CompiledStep:
             if space is None:
                 space = self._spaces[len(ids)] = _WorkSpace(self._decoder, len(ids))
             done = self._run(space, by_layer, len(members), ids, positions)
-        return done.to(self._decoder.dtype)
+        return self._decoder.parts.finish_logits(done).to(self._decoder.dtype)
 
     def _run(
         self,
@@ -73,11 +73,13 @@ class CompiledStep:
             first_rows.append(first_rows[-1] + layer.storage.batch)
         descriptors = np.array([x.storage.descriptor.address for x in by_layer], np.int64)
         space.ids[:], space.positions[:] = ids, positions
+        scales = self._decoder.parts.query_scales(torch.from_numpy(space.positions))
         rows = np.array(first_rows, np.int64)
         step = space.step
         step[numbers.NUM_CACHES] = num_caches
         step[numbers.FIRST_ROWS] = rows.ctypes.data
         step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
+        step[numbers.QUERY_SCALES] = 0 if scales is None else scales.data_ptr()
         step[numbers.NUM_THREADS] = torch.get_num_threads()
         if not kernel.can_begin(space.address):
             for layer in by_layer:
@@ -125,6 +127,7 @@ class _WorkSpace:
             numbers.STREAM: np.zeros((num_rows, hidden), np.float32),
             numbers.QUERIES: np.zeros(q_shape, np.float32),
             numbers.MIXED: np.zeros(q_shape, np.float32),
+            numbers.ADDED: np.zeros((num_rows, hidden), np.float32),
             numbers.ACTIVATED: np.zeros((num_rows, sizes[numbers.INNER]), np.float32),
             numbers.COUNTERS: np.zeros(num_phases * numbers.COUNTER_STRIDE, np.int64),
             numbers.FACTORS: factors,

@@ -1,11 +1,11 @@
 """A decoder and one of its steps, as compiled code reads them: integers at fixed addresses.
 
-The decoder is the one that Llama, Mistral, Qwen2 and Qwen3 share: in every layer an RMS norm,
-rotary attention, a second norm and a gated MLP with SiLU, and after the last one a norm and the
-projection to logits. Linear weights are (outputs, inputs), as torch has them.
+In every layer a decoder attends, and has an MLP. Norms stand before or after each of the two, what
+they return is added to the residual stream, and a norm and the projection to logits follow the last
+layer. Linear weights are (outputs, inputs), as torch has them.
 
 Shapes: B new tokens, one of each sequence; d hidden size, m inner size of the MLP, V vocabulary; H
-key-value heads, G query heads of each, D head size.
+key-value heads, G query heads of each, D head size, of which P pairs of channels turn.
 """
 
 (
@@ -17,41 +17,75 @@ key-value heads, G query heads of each, D head size.
     HEAD_SIZE,
     VOCABULARY,
     EMBEDDING,
+    NORMS_EMBEDDING,
+    IS_CENTERED,
     LAST_NORM,
+    LAST_NORM_BIAS,
     HEAD,
-    FREQUENCIES,
+    HEAD_BIAS,
     LAYERS,
     NUM_NUMBERS,
-) = range(13)
-"""Numbers of a decoder. The sizes L, d, m, H, G, D and V; then addresses: the embedding (V, d), the
-last norm (d,), the projection to logits (V, d), the rotary frequencies (D / 2,) float32, and the
-addresses (L, `NUM_WEIGHTS`) of the layers' weights."""
+) = range(16)
+"""Numbers of a decoder. The sizes L, d, m, H, G, D and V; the address of the embedding (V, d);
+whether the last norm stands before the first layer too; whether norms subtract the mean; addresses
+of the last norm (d,), of the projection to logits (V, d) and of the biases of both, and of the
+layers' numbers (L, `NUM_LAYER_NUMBERS`)."""
 
 (
     NORM,
+    NORM_BIAS,
     Q_WEIGHT,
-    K_WEIGHT,
-    V_WEIGHT,
     Q_BIAS,
+    K_WEIGHT,
     K_BIAS,
+    V_WEIGHT,
     V_BIAS,
     Q_NORM,
+    Q_NORM_BIAS,
     K_NORM,
+    K_NORM_BIAS,
     O_WEIGHT,
     O_BIAS,
+    ATTENDED_NORM,
+    ATTENDED_NORM_BIAS,
     MLP_NORM,
+    MLP_NORM_BIAS,
     GATE,
-    UP,
-    DOWN,
     GATE_BIAS,
+    UP,
     UP_BIAS,
+    DOWN,
     DOWN_BIAS,
-    NUM_WEIGHTS,
-) = range(19)
-"""Weights of a layer, each by its address; 0 for one that the layer lacks."""
+    LAST_MLP_NORM,
+    LAST_MLP_NORM_BIAS,
+    FREQUENCIES,
+    NUM_PAIRS,
+    PAIR_STEP,
+    PAIR_DISTANCE,
+    HEAD_NORM,
+    HEAD_NORM_STEP,
+    IS_PARALLEL,
+    ACTIVATION,
+    NUM_LAYER_NUMBERS,
+) = range(35)
+"""Numbers of a layer. Weights by their addresses, each before its bias; 0 for one that the layer
+lacks. A norm stands before attention and before the MLP, and one after each, which norms what is
+added to the stream. A layer without `UP` has no gate: the activations of `GATE` are all. Then the
+rotation: the address of the frequencies (P,) and the factor on cosines and sines, float32; P; a
+pair is channels i * step and i * step + distance. Then where queries and keys are normed, a
+`*_HEADS`, with the step of the weights from head to head, 0 if heads share them; whether the MLP
+reads the stream as it was before attention; and an activation."""
 
-EPSILON, ROTARY_SCALE, NUM_CONSTANTS = range(3)
-"""Constants of a decoder, float64: of the norms, and the factor on rotary cosines and sines."""
+NO_HEADS, EACH_HEAD, ALL_HEADS, TURNED_HEADS = range(4)
+"""Where queries and keys are normed: nowhere, head by head, over all heads at once, or head by head
+once they are turned."""
+
+SILU, GELU_TANH, RELU_SQUARED = range(3)
+"""Activations."""
+
+EPSILON, NORM_OFFSET, EMBEDDING_SCALE, RESIDUAL_SCALE, NUM_CONSTANTS = range(5)
+"""Constants of a decoder, float64: of the norms, and what they add to their weights; the factor on
+embeddings; the factor on what a layer adds to the residual stream."""
 
 (
     DECODER,
@@ -71,22 +105,25 @@ EPSILON, ROTARY_SCALE, NUM_CONSTANTS = range(3)
     STREAM,
     QUERIES,
     MIXED,
+    ADDED,
     ACTIVATED,
     COUNTERS,
+    QUERY_SCALES,
     NUM_THREADS,
     STEP_NUMBERS,
-) = range(21)
+) = range(23)
 """Numbers of a step. Addresses: decoder; constants; B; ids (B,) and rotary positions (B,), int64;
 C caches; the first row of each and B, (C + 1,) int64; layer descriptors (L, C); addresses (L, C)
 of (R,) float32 that receive the mass, 0 for none; factors on logits (L,) float64, scale * log2(e);
 averages (L, C, 3) float64: keep, gain, starts_at_mass. Results, float32: logits (B, V), new keys
 and values (L, B, H, D). Work space, float32: the residual stream (B, d), queries and attended
-values (B, H * G, D), activations (B, m). Last: counters (phases, `COUNTER_STRIDE`) int64 that
-start at 0, and the number of threads that the work is cut for."""
+values (B, H * G, D), what is added to the stream (B, d), activations (B, m). Last: counters
+(phases, `COUNTER_STRIDE`) int64 that start at 0; the address of factors (B,) float32 on queries, 0
+for none; and the number of threads that the work is cut for."""
 
-PHASES_PER_LAYER = 5
-"""Phases of a layer: q, k and v; attention; output projection; gate and up; down. The projection to
-logits is one more phase."""
+PHASES_PER_LAYER = 8
+"""Phases of a layer at most: q, k and v; their norm over all heads; attention; output projection
+and its norm; gate and up; down and its norm. The projection to logits is one more phase."""
 
 COUNTER_STRIDE = 16
 """Numbers per phase: two counters, 64 bytes apart so that threads do not share their cache line."""

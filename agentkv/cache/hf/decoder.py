@@ -4,14 +4,9 @@ The compiled step serves what it knows to the last part: classes of transformers
 dtype on the CPU, no hooks but ours. It reads the model's own weights, not copies.
 """
 
-import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from inspect import isfunction
 from operator import is_
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -20,43 +15,23 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel
 
+from agentkv.cache.hf.known_code import NotCompiled, known_activation
+from agentkv.cache.hf.parts import DecoderParts, LayerParts, Projector, only, read_parts
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.device import choice_for
 from agentkv_kernels.layout import DTYPES
-
-REFERENCES = {
-    "llama": "Llama",
-    "ministral": "Ministral",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "seed_oss": "SeedOss",
-}
-"""Families whose classes the compiled step was written after, and what the names of these begin
-with. It serves every model whose classes compute the same."""
-
-PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
-"""Names of these classes, after the prefix."""
-
-EAGER = "eager_attention_forward"
-"""Function that a model falls back on without an attention of ours."""
-
-FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings whose frequencies are the same at every length."""
-
-
-class NotCompiled(Exception):
-    """The model goes the ordinary way; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A model as the compiled step reads it."""
 
+    parts: DecoderParts
+
     numbers: Any
     """(`NUM_NUMBERS`,) int64, as in `agentkv_kernels.decoder`."""
     layers: Any
-    """(L, `NUM_WEIGHTS`) int64."""
+    """(L, `NUM_LAYER_NUMBERS`) int64."""
     constants: Any
     """(`NUM_CONSTANTS`,) float64."""
     dtype: torch.dtype
@@ -126,52 +101,11 @@ _pointer = torch.Tensor.data_ptr
 
 def unknown_code(model: PreTrainedModel) -> str | None:
     """Return which part of a model computes what the compiled step does not; None for none."""
-    known = _known_code()
-    for name, each in model.named_modules():
-        kind = type(each)
-        if kind not in known and not (
-            kind.__module__.startswith("transformers.models.") and _code(kind.forward) in known
-        ):
-            return f"its {name or 'whole'} is a {kind.__name__}"
+    try:
+        read_parts(model)
+    except NotCompiled as error:
+        return str(error)
     return None
-
-
-@cache
-def _known_code() -> frozenset[Any]:
-    """Return the classes that the compiled step knows, and the code of those of `REFERENCES`."""
-    silu = import_module("transformers.activations").ACT2FN["silu"]
-    known: set[Any] = {nn.Linear, nn.Embedding, nn.ModuleList, type(silu)}
-    for family, prefix in REFERENCES.items():
-        try:
-            source = import_module(f"transformers.models.{family}.modeling_{family}")
-        except ModuleNotFoundError:  # not in every version
-            continue
-        known |= {_code(getattr(source, prefix + part).forward) for part in PARTS}
-    return frozenset(known)
-
-
-@cache
-def _code(function: Any) -> Any:
-    """Return a function's code and the code of the functions that it calls in its own module. Two
-    functions that do the same in different modules give equal results."""
-    plain = inspect.unwrap(function)
-    calls = {}
-    for name in plain.__code__.co_names:
-        called = plain.__globals__.get(name)
-        # attention itself is ours
-        if isfunction(called) and called.__module__ == plain.__module__ and name != EAGER:
-            calls[name] = _code(called)
-    return _comparable(plain.__code__), tuple(calls.items())
-
-
-def _comparable(code: CodeType) -> Any:
-    """Return a function's code without its docstring and its place in a file."""
-    # the first constant is the docstring
-    constants = tuple(
-        _comparable(each) if isinstance(each, CodeType) else (type(each), each)
-        for each in code.co_consts[1:]
-    )
-    return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def read_decoder(model: PreTrainedModel) -> Decoder:
@@ -180,62 +114,46 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     Raises:
         NotCompiled: it must go the ordinary way.
     """
-    config: Any = model.config
     choice = choice_for(model.device)
     if choice.implementation != "numba":
         raise NotCompiled(choice.reason)
-    unknown = unknown_code(model)
-    if unknown is not None:
-        raise NotCompiled(unknown)
+    parts = read_parts(model)
     _require_no_hooks(model)
-    if config.hidden_act not in ("silu", "swish"):
-        raise NotCompiled(f"its MLP uses {config.hidden_act}, not silu")
-    whole: Any = model
-    base = whole.model
-    rotary = base.rotary_emb
-    if rotary.rope_type not in FIXED_ROTATIONS:
-        raise NotCompiled(f"its rotary embedding {rotary.rope_type} changes with the length")
-    weights = _Weights(base.embed_tokens.weight.dtype)
-    layers = np.zeros((len(base.layers), numbers.NUM_WEIGHTS), np.int64)
-    for row, layer in zip(layers, base.layers, strict=True):
-        for place, tensor in _layer_weights(layer):
-            row[place] = weights.address(tensor)
-    first = base.layers[0].self_attn
+    weights = _Weights(parts)
+    layers = np.zeros((len(parts.layers), numbers.NUM_LAYER_NUMBERS), np.int64)
+    for row, layer in zip(layers, parts.layers, strict=True):
+        weights.write_layer(row, layer)
+    attentions = [layer.attention for layer in parts.layers]
+    head_dim = only((each.module.head_dim for each in attentions), "head sizes")
+    q_size = only((len(each.qkv[0].span) for each in attentions), "heads")
+    kv_size = only((len(each.qkv[1].span) for each in attentions), "heads")
     head = np.zeros(numbers.NUM_NUMBERS, np.int64)
-    frequencies = rotary.inv_freq.detach().to(torch.float32).contiguous()
-    if whole.lm_head.bias is not None:
-        raise NotCompiled("its projection to logits has a bias")
-    kv_heads = config.num_key_value_heads or config.num_attention_heads
-    if 2 * len(frequencies) != first.head_dim:
-        raise NotCompiled("its rotary embedding turns only some channels")
-    sizes = {
-        numbers.NUM_LAYERS: len(base.layers),
-        numbers.HIDDEN: config.hidden_size,
-        numbers.INNER: config.intermediate_size,
-        numbers.NUM_KV_HEADS: kv_heads,
-        numbers.GROUP: config.num_attention_heads // kv_heads,
-        numbers.HEAD_SIZE: first.head_dim,
-        numbers.VOCABULARY: whole.lm_head.weight.shape[0],
-        numbers.EMBEDDING: weights.address(base.embed_tokens.weight),
-        numbers.LAST_NORM: weights.address(base.norm.weight),
-        numbers.HEAD: weights.address(whole.lm_head.weight),
-        numbers.FREQUENCIES: frequencies.data_ptr(),
-        numbers.LAYERS: layers.ctypes.data,
-    }
-    for place, number in sizes.items():
-        head[place] = number
+    head[numbers.NUM_LAYERS] = len(layers)
+    head[numbers.VOCABULARY] = len(parts.head.span)
+    head[numbers.HIDDEN] = parts.embedding.embedding_dim
+    head[numbers.INNER] = only((len(each.mlp.gate.span) for each in parts.layers), "MLPs")
+    head[numbers.NUM_KV_HEADS], head[numbers.GROUP] = kv_size // head_dim, q_size // kv_size
+    head[numbers.HEAD_SIZE] = head_dim
+    head[numbers.EMBEDDING] = weights.address(parts.embedding.weight)
+    head[numbers.NORMS_EMBEDDING] = parts.norms_embedding
+    head[numbers.IS_CENTERED] = parts.norm_code.is_centered
+    weights.write_norm(head, numbers.LAST_NORM, parts.norm)
+    weights.write_linear(head, numbers.HEAD, parts.head)
+    head[numbers.LAYERS] = layers.ctypes.data
     constants = np.zeros(numbers.NUM_CONSTANTS)
-    constants[numbers.EPSILON] = config.rms_norm_eps
-    constants[numbers.ROTARY_SCALE] = rotary.attention_scaling
-    attentions = tuple(layer.self_attn for layer in base.layers)
+    constants[numbers.EPSILON] = parts.norm_code.epsilon
+    constants[numbers.NORM_OFFSET] = parts.norm_code.offset
+    constants[numbers.EMBEDDING_SCALE] = parts.embedding_factor
+    constants[numbers.RESIDUAL_SCALE] = only((each.factor for each in parts.layers), "factors")
     return Decoder(
+        parts=parts,
         numbers=head,
         layers=layers,
         constants=constants,
         dtype=weights.dtype,
-        attentions=attentions,
-        scales=tuple(float(each.scaling) for each in attentions),
-        kept=(frequencies,),
+        attentions=tuple(each.module for each in attentions),
+        scales=tuple(float(each.module.scaling) for each in attentions),
+        kept=tuple(weights.kept),
         _seal=_Seal(model),
     )
 
@@ -258,38 +176,70 @@ def _is_ours(hook: Any) -> bool:
     return str(getattr(hook, "__module__", "")).startswith("agentkv.cache.hf.")
 
 
-def _layer_weights(layer: Any) -> Iterator[tuple[int, Tensor | None]]:
-    attention, mlp = layer.self_attn, layer.mlp
-    yield numbers.NORM, layer.input_layernorm.weight
-    yield numbers.MLP_NORM, layer.post_attention_layernorm.weight
-    linear: Sequence[tuple[int, int | None, Any]] = (
-        (numbers.Q_WEIGHT, numbers.Q_BIAS, attention.q_proj),
-        (numbers.K_WEIGHT, numbers.K_BIAS, attention.k_proj),
-        (numbers.V_WEIGHT, numbers.V_BIAS, attention.v_proj),
-        (numbers.O_WEIGHT, numbers.O_BIAS, attention.o_proj),
-        (numbers.GATE, numbers.GATE_BIAS, mlp.gate_proj),
-        (numbers.UP, numbers.UP_BIAS, mlp.up_proj),
-        (numbers.DOWN, numbers.DOWN_BIAS, mlp.down_proj),
-    )
-    for weight, bias, module in linear:
-        yield weight, module.weight
-        if bias is not None:
-            yield bias, module.bias
-    for place, name in ((numbers.Q_NORM, "q_norm"), (numbers.K_NORM, "k_norm")):
-        yield place, getattr(getattr(attention, name, None), "weight", None)
-
-
-@dataclass(frozen=True, slots=True)
 class _Weights:
-    """Addresses of parameters of one dtype."""
+    """Writes addresses of parameters, all of one dtype, to numbers of a decoder or a layer."""
 
-    dtype: torch.dtype
-
-    def __post_init__(self) -> None:
+    def __init__(self, parts: DecoderParts) -> None:
+        self.dtype = parts.embedding.weight.dtype
         if self.dtype not in DTYPES:
             raise NotCompiled(f"its weights are {self.dtype}")
+        sizes = (len(layer.attention.qkv[0].span) for layer in parts.layers)
+        self._widest = max(parts.embedding.embedding_dim, *sizes)
+        self.kept: list[Tensor] = []
+        """Tensors that nothing but their addresses refers to."""
+
+    def write_layer(self, row: Any, layer: LayerParts) -> None:
+        """Write the numbers of a layer."""
+        attention, mlp, turning = layer.attention, layer.mlp, layer.attention.turning
+        for place, norm in {
+            numbers.NORM: layer.norm,
+            numbers.Q_NORM: attention.norms[0],
+            numbers.K_NORM: attention.norms[1],
+            numbers.ATTENDED_NORM: layer.attended_norm,
+            numbers.MLP_NORM: layer.mlp_norm,
+            numbers.LAST_MLP_NORM: layer.last_mlp_norm,
+        }.items():
+            self.write_norm(row, place, norm)
+        for place, linear in {
+            numbers.Q_WEIGHT: attention.qkv[0],
+            numbers.K_WEIGHT: attention.qkv[1],
+            numbers.V_WEIGHT: attention.qkv[2],
+            numbers.O_WEIGHT: attention.output,
+            numbers.GATE: mlp.gate,
+            numbers.UP: mlp.up,
+            numbers.DOWN: mlp.down,
+        }.items():
+            if linear is not None:
+                self.write_linear(row, place, linear)
+        row[numbers.FREQUENCIES] = self._keep([*turning.frequencies, turning.scale], torch.float32)
+        row[numbers.NUM_PAIRS] = len(turning.frequencies)
+        row[numbers.PAIR_STEP], row[numbers.PAIR_DISTANCE] = turning.step, turning.distance
+        row[numbers.HEAD_NORM] = attention.where
+        # a weight of two dimensions has a row for each head
+        weight = getattr(attention.norms[0], "weight", None)
+        has_rows = weight is not None and weight.dim() == 2
+        row[numbers.HEAD_NORM_STEP] = attention.module.head_dim if has_rows else 0
+        row[numbers.IS_PARALLEL] = layer.is_parallel
+        row[numbers.ACTIVATION] = known_activation(mlp.activation)
+
+    def write_norm(self, row: Any, place: int, norm: Any) -> None:
+        """Write a norm, and nothing for None."""
+        if norm is None:
+            return
+        weight = getattr(norm, "weight", None)
+        row[place + 1] = self.address(getattr(norm, "bias", None))
+        row[place] = self.address(weight) or self._keep([1.0] * self._widest, self.dtype)
+
+    def write_linear(self, row: Any, place: int, linear: Projector) -> None:
+        """Write a linear layer, or the part of one."""
+        start = linear.span.start
+        for step, tensor in enumerate((linear.module.weight, linear.module.bias)):
+            if tensor is not None:
+                skipped = start * tensor.stride(0) * tensor.element_size()
+                row[place + step] = self.address(tensor) + skipped
 
     def address(self, tensor: Tensor | None) -> int:
+        """Return the address of a parameter, 0 for None."""
         if tensor is None:
             return 0
         if type(tensor) is not nn.Parameter or tensor.dtype != self.dtype:
@@ -298,3 +248,8 @@ class _Weights:
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise NotCompiled(f"a weight is on {tensor.device} or not contiguous")
         return tensor.data_ptr()
+
+    def _keep(self, values: Sequence[float], dtype: torch.dtype) -> int:
+        """Return the address of a tensor of our own."""
+        self.kept.append(torch.tensor(values, dtype=dtype))
+        return self.kept[-1].data_ptr()

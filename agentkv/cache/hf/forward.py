@@ -17,8 +17,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from agentkv.cache.hf import plain_forward
 from agentkv.cache.hf.compat import ATTENTION, CACHE, cache_in, outside_compile, tokens_among
-from agentkv.cache.hf.decoder import Decoder, NotCompiled, read_decoder, unknown_code
+from agentkv.cache.hf.decoder import Decoder, read_decoder, unknown_code
 from agentkv.cache.hf.hooked_cache import HookedCache
+from agentkv.cache.hf.known_code import NotCompiled
+from agentkv.cache.hf.parts import DecoderParts
 from agentkv.cache.hf.trim import MIN_TOKENS, trim_heap
 
 READ = frozenset(
@@ -104,7 +106,8 @@ class Forward:
             if is_token is None and cache.can_step(num_new):
                 logits = self._decode(cache, ids, given.get("position_ids"))
             else:
-                logits = _read(model, cache, given, is_token)
+                assert self._decoder is not None
+                logits = _read(self._decoder.parts, cache, given, is_token)
             cache.finish()
         except BaseException:
             cache.leave()
@@ -135,18 +138,19 @@ class Forward:
         return found.view(*ids.shape, -1)
 
 
-def _read(model: Any, cache: HookedCache, given: Mapping[str, Any], mask: Tensor | None) -> Tensor:
+def _read(
+    parts: DecoderParts, cache: HookedCache, given: Mapping[str, Any], mask: Tensor | None
+) -> Tensor:
     """Return the logits of any number of new tokens, in plain torch."""
     ids = given["input_ids"]
     positions = cache.rotary_positions(given.get("position_ids"), ids.shape[1])
     if positions is None:
         seen = cache.get_seq_length()
         positions = torch.arange(seen, seen + ids.shape[1])[None]
-    hidden = plain_forward.forward(model, cache, ids, positions, mask)
+    hidden = plain_forward.forward(parts, cache, ids, positions, mask)
     keep = given.get("logits_to_keep", 0)
     hidden = hidden[:, slice(-keep, None) if isinstance(keep, int) else keep]
-    logits: Tensor = F.linear(hidden, model.lm_head.weight)
-    return logits
+    return parts.finish_logits(F.linear(hidden, parts.head.weight, parts.head.bias))
 
 
 def arguments_of(

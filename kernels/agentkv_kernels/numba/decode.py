@@ -14,29 +14,37 @@ from numba import carray
 
 from agentkv_kernels.decoder import (
     ACTIVATED,
+    ACTIVATION,
+    ADDED,
+    ALL_HEADS,
+    ATTENDED_NORM,
     CONSTANTS,
     COUNTER_STRIDE,
     COUNTERS,
     DECODER,
     DOWN,
-    DOWN_BIAS,
+    EACH_HEAD,
     EMAS,
     EMBEDDING,
+    EMBEDDING_SCALE,
     EPSILON,
     FACTORS,
     FIRST_ROWS,
     FREQUENCIES,
     GATE,
-    GATE_BIAS,
     GROUP,
     HEAD,
+    HEAD_NORM,
+    HEAD_NORM_STEP,
     HEAD_SIZE,
     HIDDEN,
     IDS,
     INNER,
-    K_BIAS,
+    IS_CENTERED,
+    IS_PARALLEL,
     K_NORM,
     K_WEIGHT,
+    LAST_MLP_NORM,
     LAST_NORM,
     LAYER_DESCRIPTORS,
     LAYERS,
@@ -47,28 +55,31 @@ from agentkv_kernels.decoder import (
     NEW_KEYS,
     NEW_VALUES,
     NORM,
+    NORM_OFFSET,
+    NORMS_EMBEDDING,
     NUM_CACHES,
     NUM_CONSTANTS,
     NUM_KV_HEADS,
+    NUM_LAYER_NUMBERS,
     NUM_LAYERS,
     NUM_NUMBERS,
+    NUM_PAIRS,
     NUM_ROWS,
     NUM_THREADS,
-    NUM_WEIGHTS,
-    O_BIAS,
     O_WEIGHT,
+    PAIR_DISTANCE,
+    PAIR_STEP,
     PHASES_PER_LAYER,
     POSITIONS,
-    Q_BIAS,
     Q_NORM,
     Q_WEIGHT,
     QUERIES,
-    ROTARY_SCALE,
+    QUERY_SCALES,
+    RESIDUAL_SCALE,
     STEP_NUMBERS,
     STREAM,
+    TURNED_HEADS,
     UP,
-    UP_BIAS,
-    V_BIAS,
     V_WEIGHT,
     VOCABULARY,
 )
@@ -79,9 +90,10 @@ from agentkv_kernels.numba.append_attend import begin_entry, can_append, layer_a
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.linear import (
     add_bias,
+    add_scaled,
     gated,
+    norm,
     products,
-    rms_norm,
     rotate,
     weights_at,
 )
@@ -138,54 +150,183 @@ def start_of(piece, num_pieces, rows):
 
 
 @compiled()
-def normed_stream(step, decoder, weight, like, out):
-    """Write the norm of the residual stream to `out` (B, d)."""
-    hidden = decoder[HIDDEN]
-    x = carray(pointer(step[STREAM]), (step[NUM_ROWS], hidden), np.float32)
-    constants = carray(pointer(step[CONSTANTS]), (NUM_CONSTANTS,), np.float64)
-    own = weights_at(weight, hidden, like)
-    for token in range(x.shape[0]):
-        rms_norm(x[token], own, f32(constants[EPSILON]), out[token])
+def rows_at(step, which, size):
+    """Return an array (B, size) of a step, float32."""
+    return carray(pointer(step[which]), (step[NUM_ROWS], size), np.float32)
 
 
 @compiled()
-def project(weight, bias, x, rows, first, stop, out, like):
-    """Write columns first..stop - 1 of a linear layer with `rows` outputs to `out` (B, rows)."""
+def constant(step, which):
+    """Return a constant of a decoder."""
+    return f32(carray(pointer(step[CONSTANTS]), (NUM_CONSTANTS,), np.float64)[which])
+
+
+@compiled()
+def norm_rows(step, decoder, numbers, place, x, out, like):
+    """Write the norm of each row of x (B, n) to `out`, which may be x.
+
+    Args:
+        numbers, place: where the address of its weight stands, before that of its bias.
+    """
+    size = x.shape[1]
+    weight = weights_at(numbers[place], size, like)
+    bias = weights_at(numbers[place + 1], size, like)
+    offset, epsilon = constant(step, NORM_OFFSET), constant(step, EPSILON)
+    for token in range(x.shape[0]):
+        norm(x[token], weight, bias, offset, epsilon, decoder[IS_CENTERED], out[token])
+
+
+@compiled()
+def read_stream(step, decoder, numbers, place, out, like):
+    """Write the residual stream to `out` (B, d), normed if there is a norm at this place."""
+    stream = rows_at(step, STREAM, decoder[HIDDEN])
+    if numbers[place]:
+        norm_rows(step, decoder, numbers, place, stream, out, like)
+    else:
+        out[:] = stream
+
+
+@compiled()
+def project(numbers, place, x, rows, first, stop, out, like):
+    """Write columns first..stop - 1 of a linear layer with `rows` outputs to `out` (B, rows).
+
+    Args:
+        numbers, place: as in `norm_rows`.
+    """
     if first < stop:
         width = x.shape[1]
-        products(weights_at(weight, rows * width, like), width, x, first, stop, out)
-        add_bias(weights_at(bias, rows, like), first, stop, out)
+        products(weights_at(numbers[place], rows * width, like), width, x, first, stop, out)
+        add_bias(weights_at(numbers[place + 1], rows, like), first, stop, out)
 
 
 @compiled()
 def project_qkv(weights, x, first, stop, q, keys, values, like):
     """Project columns first..stop - 1 of the queries, keys and values, counted through."""
     at = q.shape[1]
-    project(weights[Q_WEIGHT], weights[Q_BIAS], x, at, first, min(stop, at), q, like)
+    project(weights, Q_WEIGHT, x, at, first, min(stop, at), q, like)
     size = keys.shape[1]
     low, high = max(first - at, 0), min(stop - at, size)
-    project(weights[K_WEIGHT], weights[K_BIAS], x, size, low, high, keys, like)
+    project(weights, K_WEIGHT, x, size, low, high, keys, like)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
-    project(weights[V_WEIGHT], weights[V_BIAS], x, size, low, high, values, like)
+    project(weights, V_WEIGHT, x, size, low, high, values, like)
 
 
 @compiled()
-def add_projection(weight, bias, x, first, stop, scratch, stream, like):
-    """Add columns first..stop - 1 of a linear layer to the residual stream (B, d)."""
-    project(weight, bias, x, stream.shape[1], first, stop, scratch, like)
-    for token in range(stream.shape[0]):
-        for i in range(first, stop):
-            stream[token, i] += scratch[token, i]
+def norm_all_heads(step, decoder, weights, q, keys, phase, like):
+    """Norm queries (B, H * G * D) and keys (B, H * D) over all heads, in place."""
+    piece = take(step[COUNTERS], phase)
+    while piece < q.shape[0]:
+        for place, x in ((Q_NORM, q), (K_NORM, keys)):
+            row = x[piece : piece + 1]
+            norm_rows(step, decoder, weights, place, row, row, like)
+        done(step[COUNTERS], phase)
+        piece = take(step[COUNTERS], phase)
+    wait(step[COUNTERS], phase, q.shape[0])
 
 
 @compiled()
-def write_rotation(decoder, position, scale, cosines, sines):
-    """Write the rotary cosines and sines (D / 2,) of a position."""
-    frequencies = carray(pointer(decoder[FREQUENCIES]), cosines.shape, np.float32)
-    for i in range(cosines.shape[0]):
+def activate(step, decoder, weights, normed, up, phase, like):
+    """Write the activations of the MLP, up to its last linear layer.
+
+    Args:
+        normed, up: work space (B, d) and (B, m) of this thread; `up` holds ones for an MLP without
+            a gate.
+    """
+    counters, inner = step[COUNTERS], decoder[INNER]
+    activated = rows_at(step, ACTIVATED, inner)
+    pieces = num_pieces_of(inner, step[NUM_THREADS])
+    piece = take(counters, phase)
+    if piece < pieces:
+        read_stream(step, decoder, weights, MLP_NORM, normed, like)
+    while piece < pieces:
+        first, stop = start_of(piece, pieces, inner), start_of(piece + 1, pieces, inner)
+        project(weights, GATE, normed, inner, first, stop, activated, like)
+        if weights[UP]:
+            project(weights, UP, normed, inner, first, stop, up, like)
+        gated(weights[ACTIVATION], activated, up, first, stop)
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+
+
+@compiled()
+def add_projection(step, decoder, weights, place, last_norm, x, phase, like):
+    """Add a linear layer of x to the residual stream, normed if the layer has a norm for it.
+
+    Args:
+        place, last_norm: where their weights stand.
+
+    Returns:
+        The next phase.
+    """
+    counters, hidden, num_rows = step[COUNTERS], decoder[HIDDEN], step[NUM_ROWS]
+    stream, added = rows_at(step, STREAM, hidden), rows_at(step, ADDED, hidden)
+    scale = constant(step, RESIDUAL_SCALE)
+    pieces = num_pieces_of(hidden, step[NUM_THREADS])
+    piece = take(counters, phase)
+    while piece < pieces:
+        first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
+        project(weights, place, x, hidden, first, stop, added, like)
+        if not weights[last_norm]:
+            add_scaled(added, scale, first, stop, stream)
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    if not weights[last_norm]:
+        return phase + 1
+    phase += 1
+    piece = take(counters, phase)
+    while piece < num_rows:
+        row = added[piece : piece + 1]
+        norm_rows(step, decoder, weights, last_norm, row, row, like)
+        add_scaled(row, scale, 0, hidden, stream[piece : piece + 1])
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, num_rows)
+    return phase + 1
+
+
+@compiled()
+def write_rotation(address, position, cosines, sines):
+    """Write the rotary cosines and sines (P,) of a position.
+
+    Args:
+        address: of the frequencies and their factor.
+    """
+    num_pairs = cosines.shape[0]
+    frequencies = carray(pointer(address), (num_pairs + 1,), np.float32)
+    scale = frequencies[num_pairs]
+    for i in range(num_pairs):
         angle = f32(position) * frequencies[i]
         cosines[i] = f32(math.cos(angle)) * scale
         sines[i] = f32(math.sin(angle)) * scale
+
+
+@compiled()
+def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
+    """Norm and rotate one head (D,) of the queries or the keys, in place.
+
+    Args:
+        place: where the weight of the norm stands.
+        head: number of the head among the queries or the keys of a token.
+    """
+    where, first = weights[HEAD_NORM], head * weights[HEAD_NORM_STEP]
+    is_normed = where == EACH_HEAD or where == TURNED_HEADS
+    if where == TURNED_HEADS:
+        rotate(x, cosines, sines, weights[PAIR_STEP], weights[PAIR_DISTANCE])
+    if is_normed:
+        stop = first + x.shape[0]
+        norm(
+            x,
+            weights_at(weights[place], stop, like)[first:],
+            weights_at(weights[place + 1], stop, like)[first:],
+            constant(step, NORM_OFFSET),
+            constant(step, EPSILON),
+            decoder[IS_CENTERED],
+            x,
+        )
+    if where != TURNED_HEADS:
+        rotate(x, cosines, sines, weights[PAIR_STEP], weights[PAIR_DISTANCE])
 
 
 @compiled()
@@ -206,7 +347,7 @@ def num_units_of(step, at):
 
 
 @compiled()
-def attend_unit(step, decoder, constants, weights, layer_idx, unit, like):
+def attend_unit(step, decoder, weights, layer_idx, unit, like):
     """Norm and rotate the queries and keys of a unit of a layer, append, and attend.
 
     Units count through the caches.
@@ -243,19 +384,16 @@ def attend_unit(step, decoder, constants, weights, layer_idx, unit, like):
     q = carray(pointer(step[QUERIES]), q_shape, np.float32)[row, first_q:stop_q]
     mixed = carray(pointer(step[MIXED]), q_shape, np.float32)[row, first_q:stop_q]
     positions = carray(pointer(step[POSITIONS]), (num_rows,), np.int64)
-    cosines, sines = np.empty(dim // 2, f32), np.empty(dim // 2, f32)
-    write_rotation(decoder, positions[row], f32(constants[ROTARY_SCALE]), cosines, sines)
-    epsilon = f32(constants[EPSILON])
-    q_norm = weights_at(weights[Q_NORM], dim, like)
-    k_norm = weights_at(weights[K_NORM], dim, like)
+    num_pairs = weights[NUM_PAIRS]
+    cosines, sines = np.empty(num_pairs, f32), np.empty(num_pairs, f32)
+    write_rotation(weights[FREQUENCIES], positions[row], cosines, sines)
     for head in range(first_head, stop_head):
-        if k_norm.shape[0]:
-            rms_norm(keys[head], k_norm, epsilon, keys[head])
-        rotate(keys[head], cosines, sines)
+        own = own_head + head
+        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines, like)
         for j in range(head * group, (head + 1) * group):
-            if q_norm.shape[0]:
-                rms_norm(q[j], q_norm, epsilon, q[j])
-            rotate(q[j], cosines, sines)
+            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines, like)
+            if step[QUERY_SCALES]:
+                q[j] *= carray(pointer(step[QUERY_SCALES]), (num_rows,), np.float32)[row]
     ema = carray(pointer(step[EMAS]), (at + 1, 3), np.float64)[at]
     serve_unit(
         layer,
@@ -297,12 +435,14 @@ def begin(address, like):
     for descriptor in carray(pointer(step[LAYER_DESCRIPTORS]), (size,), np.int64):
         begin_entry(layer_at(descriptor))
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)
-    stream = carray(pointer(step[STREAM]), (num_rows, hidden), np.float32)
+    stream, scale = rows_at(step, STREAM, hidden), constant(step, EMBEDDING_SCALE)
     table = weights_at(decoder[EMBEDDING], decoder[VOCABULARY] * hidden, like)
     for token in range(num_rows):
         first = ids[token] * hidden
         for i in range(hidden):
-            stream[token, i] = widened(table[first + i])
+            stream[token, i] = widened(table[first + i]) * scale
+    if decoder[NORMS_EMBEDDING]:
+        norm_rows(step, decoder, decoder, LAST_NORM, stream, stream, like)
     num_phases = PHASES_PER_LAYER * num_layers + 1
     carray(pointer(step[COUNTERS]), (num_phases * COUNTER_STRIDE,), np.int64)[:] = 0
 
@@ -312,30 +452,26 @@ def work(address, like):
     """Walk through all phases of a step that has begun; return when all of it is done."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
-    constants = carray(pointer(step[CONSTANTS]), (NUM_CONSTANTS,), np.float64)
     num_layers, hidden, inner = decoder[NUM_LAYERS], decoder[HIDDEN], decoder[INNER]
     num_rows, threads, counters = step[NUM_ROWS], step[NUM_THREADS], step[COUNTERS]
     kv_size = decoder[NUM_KV_HEADS] * decoder[HEAD_SIZE]
     q_size = kv_size * decoder[GROUP]
-    all_weights = carray(pointer(decoder[LAYERS]), (num_layers, NUM_WEIGHTS), np.int64)
-    stream = carray(pointer(step[STREAM]), (num_rows, hidden), np.float32)
-    q = carray(pointer(step[QUERIES]), (num_rows, q_size), np.float32)
-    mixed = carray(pointer(step[MIXED]), (num_rows, q_size), np.float32)
-    activated = carray(pointer(step[ACTIVATED]), (num_rows, inner), np.float32)
+    layers = carray(pointer(decoder[LAYERS]), (num_layers, NUM_LAYER_NUMBERS), np.int64)
+    q, mixed = rows_at(step, QUERIES, q_size), rows_at(step, MIXED, q_size)
+    activated = rows_at(step, ACTIVATED, inner)
     keys = carray(pointer(step[NEW_KEYS]), (num_layers, num_rows, kv_size), np.float32)
     values = carray(pointer(step[NEW_VALUES]), (num_layers, num_rows, kv_size), np.float32)
     # of this thread alone
-    normed = np.empty((num_rows, hidden), np.float32)
-    up, scratch = np.empty((num_rows, inner), np.float32), np.empty((num_rows, hidden), np.float32)
+    normed, up = np.empty((num_rows, hidden), np.float32), np.ones((num_rows, inner), np.float32)
     phase = 0
     for layer_idx in range(num_layers):
-        weights = all_weights[layer_idx]
+        weights = layers[layer_idx]
 
         rows = q_size + 2 * kv_size
         pieces = num_pieces_of(rows, threads)
         piece = take(counters, phase)
         if piece < pieces:
-            normed_stream(step, decoder, weights[NORM], like, normed)
+            read_stream(step, decoder, weights, NORM, normed, like)
         while piece < pieces:
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
             project_qkv(weights, normed, first, stop, q, keys[layer_idx], values[layer_idx], like)
@@ -344,64 +480,39 @@ def work(address, like):
         wait(counters, phase, pieces)
         phase += 1
 
+        if weights[HEAD_NORM] == ALL_HEADS:
+            norm_all_heads(step, decoder, weights, q, keys[layer_idx], phase, like)
+            phase += 1
+
         pieces = 0
         for cache in range(step[NUM_CACHES]):
             pieces += num_units_of(step, layer_idx * step[NUM_CACHES] + cache)
         piece = take(counters, phase)
         while piece < pieces:
-            attend_unit(step, decoder, constants, weights, layer_idx, piece, like)
+            attend_unit(step, decoder, weights, layer_idx, piece, like)
             done(counters, phase)
             piece = take(counters, phase)
         wait(counters, phase, pieces)
         phase += 1
 
-        pieces = num_pieces_of(hidden, threads)
-        piece = take(counters, phase)
-        while piece < pieces:
-            first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
-            add_projection(
-                weights[O_WEIGHT], weights[O_BIAS], mixed, first, stop, scratch, stream, like
-            )
-            done(counters, phase)
-            piece = take(counters, phase)
-        wait(counters, phase, pieces)
-        phase += 1
-
-        pieces = num_pieces_of(inner, threads)
-        piece = take(counters, phase)
-        if piece < pieces:
-            normed_stream(step, decoder, weights[MLP_NORM], like, normed)
-        while piece < pieces:
-            first, stop = start_of(piece, pieces, inner), start_of(piece + 1, pieces, inner)
-            project(weights[GATE], weights[GATE_BIAS], normed, inner, first, stop, activated, like)
-            project(weights[UP], weights[UP_BIAS], normed, inner, first, stop, up, like)
-            gated(activated, up, first, stop)
-            done(counters, phase)
-            piece = take(counters, phase)
-        wait(counters, phase, pieces)
-        phase += 1
-
-        pieces = num_pieces_of(hidden, threads)
-        piece = take(counters, phase)
-        while piece < pieces:
-            first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
-            add_projection(
-                weights[DOWN], weights[DOWN_BIAS], activated, first, stop, scratch, stream, like
-            )
-            done(counters, phase)
-            piece = take(counters, phase)
-        wait(counters, phase, pieces)
-        phase += 1
+        if weights[IS_PARALLEL]:  # before attention changes the stream
+            activate(step, decoder, weights, normed, up, phase, like)
+            phase += 1
+        phase = add_projection(step, decoder, weights, O_WEIGHT, ATTENDED_NORM, mixed, phase, like)
+        if not weights[IS_PARALLEL]:
+            activate(step, decoder, weights, normed, up, phase, like)
+            phase += 1
+        phase = add_projection(step, decoder, weights, DOWN, LAST_MLP_NORM, activated, phase, like)
 
     size = decoder[VOCABULARY]
-    logits = carray(pointer(step[LOGITS]), (num_rows, size), np.float32)
+    logits = rows_at(step, LOGITS, size)
     pieces = num_pieces_of(size, threads)
     piece = take(counters, phase)
     if piece < pieces:
-        normed_stream(step, decoder, decoder[LAST_NORM], like, normed)
+        read_stream(step, decoder, decoder, LAST_NORM, normed, like)
     while piece < pieces:
         first, stop = start_of(piece, pieces, size), start_of(piece + 1, pieces, size)
-        project(decoder[HEAD], 0, normed, size, first, stop, logits, like)
+        project(decoder, HEAD, normed, size, first, stop, logits, like)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)

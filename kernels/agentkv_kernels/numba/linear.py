@@ -11,6 +11,7 @@ import math
 import numpy as np
 from numba import carray
 
+from agentkv_kernels.decoder import GELU_TANH, RELU_SQUARED
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
 from agentkv_kernels.numba.compiled import compiled
@@ -70,33 +71,93 @@ def add_bias(bias, first, stop, out):
                 out[token, row] += widened(bias[row])
 
 
+@compiled()
+def add_scaled(x, scale, first, stop, out):
+    """Add scale times columns first..stop - 1 of x (B, n) to `out` (B, n)."""
+    for token in range(x.shape[0]):
+        for i in range(first, stop):
+            out[token, i] += x[token, i] * scale
+
+
+@compiled()
+def norm(x, weight, bias, offset, epsilon, is_centered, out):
+    """Write the norm of x (n,) to `out`, which may be x: its share of the root mean square, times
+    `weight` and `offset` together, plus a bias that may be (0,).
+
+    Args:
+        is_centered: whether the mean is subtracted first.
+    """
+    if is_centered:
+        center(x, out)
+        rms_norm(out, weight, offset, epsilon, out)
+    else:
+        rms_norm(x, weight, offset, epsilon, out)
+    if bias.shape[0]:
+        for i in range(x.shape[0]):
+            out[i] += widened(bias[i])
+
+
 @compiled(fastmath=FAST)
-def rms_norm(x, weight, epsilon, out):
-    """Write the RMS norm of x (n,) to `out`, which may be x."""
+def center(x, out):
+    """Write x (n,) less its mean to `out`, which may be x."""
+    total = f32(0.0)
+    for i in range(x.shape[0]):
+        total += x[i]
+    mean = total / f32(x.shape[0])
+    for i in range(x.shape[0]):
+        out[i] = x[i] - mean
+
+
+@compiled(fastmath=FAST)
+def rms_norm(x, weight, offset, epsilon, out):
+    """Write the norm of x without a mean or a bias; see `norm`."""
     total = f32(0.0)
     for i in range(x.shape[0]):
         total += x[i] * x[i]
     share = f32(1.0) / f32(math.sqrt(total / f32(x.shape[0]) + epsilon))
     for i in range(x.shape[0]):
-        out[i] = x[i] * share * widened(weight[i])
+        out[i] = x[i] * share * (widened(weight[i]) + offset)
 
 
 @compiled()
-def rotate(x, cosines, sines):
-    """Rotate a head (D,) in place; channel i and channel i + D / 2 are a pair."""
-    half = cosines.shape[0]
-    for i in range(half):
-        a, b = x[i], x[i + half]
-        x[i] = a * cosines[i] - b * sines[i]
-        x[i + half] = b * cosines[i] + a * sines[i]
+def rotate(x, cosines, sines, step, distance):
+    """Rotate a head (D,) in place; channels i * step and i * step + distance are a pair."""
+    if step == 1:  # with a step that it knows, the compiler makes vectors of this loop
+        for i in range(cosines.shape[0]):
+            a, b = x[i], x[i + distance]
+            x[i] = a * cosines[i] - b * sines[i]
+            x[i + distance] = b * cosines[i] + a * sines[i]
+        return
+    for i in range(cosines.shape[0]):
+        one, other = i * step, i * step + distance
+        a, b = x[one], x[other]
+        x[one] = a * cosines[i] - b * sines[i]
+        x[other] = b * cosines[i] + a * sines[i]
 
 
 @compiled(fastmath=FAST)
-def gated(gate, up, first, stop):
-    """Replace columns first..stop - 1 of `gate` (B, m) by SiLU(gate) * up."""
+def gated(activation, gate, up, first, stop):
+    """Replace columns first..stop - 1 of `gate` (B, m) by activation(gate) * up."""
     for token in range(gate.shape[0]):
-        for i in range(first, stop):
-            x = gate[token, i]
-            # beyond 80 the power would overflow, and the result is 0 to float32
-            below = min(max(-x, f32(-80.0)), f32(80.0))
-            gate[token, i] = x / (f32(1.0) + power_of_two(below * LOG2_E)) * up[token, i]
+        if activation == RELU_SQUARED:
+            for i in range(first, stop):
+                x = max(gate[token, i], f32(0.0))
+                gate[token, i] = x * x * up[token, i]
+        elif activation == GELU_TANH:
+            for i in range(first, stop):
+                x = gate[token, i]
+                # 1 + tanh(y) is twice the logistic function of 2 y
+                y = f32(1.5957691) * x * (f32(1.0) + f32(0.044715) * x * x)
+                gate[token, i] = x / exp_and_one(-y) * up[token, i]
+        else:
+            for i in range(first, stop):
+                x = gate[token, i]
+                gate[token, i] = x / exp_and_one(-x) * up[token, i]
+
+
+@compiled(fastmath=FAST)
+def exp_and_one(x):
+    """Return exp(x) + 1."""
+    # beyond 80 the power would overflow, and a quotient is 0 to float32
+    bounded = min(max(x, f32(-80.0)), f32(80.0))
+    return f32(1.0) + power_of_two(bounded * LOG2_E)

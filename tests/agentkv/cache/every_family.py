@@ -146,15 +146,18 @@ def tiny_config(family: str) -> object:
 
 @cache
 def _made(family: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    config = tiny_config(family)
     kind = AutoModelForImageTextToText if family in SEEING else AutoModelForCausalLM
+    return _with_random_weights(kind, tiny_config(family))
+
+
+def _with_random_weights(kind: type, config: object) -> PreTrainedModel:
+    torch.manual_seed(0)
     model = kind.from_config(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "embed" in name and not config.tie_word_embeddings:
                 continue
-            if weight.dim() >= 2:
+            if weight.dim() >= 2 and "norm" not in name:
                 weight.mul_(6)  # else attention is flat and anything passes
             else:
                 weight.add_(torch.randn_like(weight) / 8)  # else norms and biases do nothing
@@ -164,3 +167,9 @@ def _made(family: str) -> PreTrainedModel:
 def tiny(family: str) -> PreTrainedModel:
     """A model that nobody has attached; equal families give equal weights."""
     return copy.deepcopy(_made(family))
+
+
+def changed(family: str, **changes: object) -> PreTrainedModel:
+    """A tiny model of a family that sees no pictures, with another configuration."""
+    config = CONFIG_MAPPING[family](**SIZES | CHANGES[family] | changes)
+    return _with_random_weights(AutoModelForCausalLM, config)

@@ -15,6 +15,7 @@ from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.conftest import SIZES, make
+from tests.agentkv.cache.every_family import changed, tiny
 from tests.agentkv.cache.policies_under_test import CASES
 from tests.sampling import sampled
 
@@ -46,6 +47,27 @@ MODELS = {
         | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     ),
 }
+COMPILED_FAMILIES = (
+    *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma3_text", "glm", "glm4"),
+    *("granite", "helium", "hyperclovax", "internlm3", "jais2", "ministral", "ministral3"),
+    *("nanochat", "nemotron", "olmo", "olmo2", "olmo3", "phi", "phi3", "seed_oss", "smollm3"),
+    *("stablelm", "starcoder2"),
+)
+"""Besides those of `MODELS`."""
+
+GROWING = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0, "llama_4_scaling_beta": 0.3}
+MODELS |= {
+    "growing-queries": lambda: changed(
+        "ministral3", rope_parameters=GROWING | {"original_max_position_embeddings": 16}
+    ),
+    "capped-logits": lambda: changed("gemma3_text", final_logit_softcapping=0.7),
+    "norm-of-each-head": lambda: changed("cohere", use_qk_norm=True),
+    "post-norms": lambda: changed("hyperclovax", use_post_norm=True),
+    "parallel": lambda: changed("stablelm", use_parallel_residual=True),
+    "partly-turned": lambda: changed("phi3", partial_rotary_factor=0.5),
+}
+MODELS |= {name: lambda name=name: tiny(name) for name in COMPILED_FAMILIES}
+
 FAR = {torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 6e-3}
 """Largest distance of logits, relative to the largest, that rounding explains."""
 
@@ -349,6 +371,23 @@ def test_other_families_say_which_part_is_not_compiled(tokens):
     model = make("gpt2")
     agentkv.attach(model)
     assert decoding(model) == "transformers: its whole is a GPT2LMHeadModel"
+
+
+def test_a_model_with_a_part_that_no_step_computes_says_which():
+    model = changed("stablelm", qk_layernorm=True)
+    agentkv.attach(model)
+    assert decoding(model) == "transformers: its model.layers.0.self_attn has qk_layernorm"
+
+
+@pytest.mark.parametrize("name", ["forward", "_norm"])
+def test_a_class_that_overrides_what_a_known_forward_calls_is_not_known(name):
+    model = tiny("gemma3_text")
+    norm = model.model.layers[1].input_layernorm
+    kind = type(norm)
+    other = type(kind.__name__, (kind,), {name: lambda self, x: x, "__module__": kind.__module__})
+    norm.__class__ = other
+    agentkv.attach(model)
+    assert decoding(model) == "transformers: its model.layers.1.input_layernorm is a Gemma3RMSNorm"
 
 
 def test_a_copied_model_steps_with_its_own_weights(tokens):

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentkv.cache.hf.decoder import FIXED_ROTATIONS
 from agentkv.cache.hf.families import describe
 from agentkv_tasks.bench.errors import BenchError
 
@@ -22,6 +21,9 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
 FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Formats of weights, which stay in the model's own dtype. Norms and biases are F32, because
 llama.cpp computes with them in no other."""
+
+FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose frequencies are the same at every length."""
 
 _LINEAR = {
     "self_attn.q_proj": "attn_q",
