@@ -333,6 +333,11 @@ class Cache(HookedCache):
         return sum(layer.num_evicted for layer in self._bounded_layers())
 
     @property
+    def _keeps_all(self) -> bool:
+        """True if the policy keeps every entry as it is."""
+        return not self.policy.gate.evicts and self.policy.precision.format is None
+
+    @property
     def _shared_layers(self) -> list[CacheLayer]:
         """Layers whose entries later layers attend to: they evict when the forward ends."""
         return [layer for layer in self.cache_layers if layer.is_shared]
@@ -516,11 +521,12 @@ class Cache(HookedCache):
         """Return how many of `num_tokens` new tokens one forward of `feed` reads.
 
         A policy that compares layers acts between forwards only, so that it reads one chunk, and so
-        does every policy where layers share keys. Where the model's positions run out, a forward
-        reads at most a quarter of them.
+        does a policy where layers share keys, unless it keeps all as it is. Where the model's
+        positions run out, a forward reads at most a quarter of them.
         """
         policy, most = self.policy, self.geometry.max_positions
-        acts_between = policy.precision.by_rank or policy.allocator.learns or self._shared_layers
+        acts_between = policy.precision.by_rank or policy.allocator.learns
+        acts_between |= bool(self._shared_layers) and not self._keeps_all
         if self.prefill == "whole":
             size = max(1, num_tokens)
         elif self.chunk == 1 or acts_between:
@@ -889,9 +895,7 @@ class Cache(HookedCache):
 
     def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
         """Return the first and last columns of the chunks in which new tokens are attended."""
-        policy = self.policy
-        is_kept = not policy.gate.evicts and policy.precision.format is None
-        is_whole = is_kept or bool(self._shared_layers)
+        is_whole = self._keeps_all or bool(self._shared_layers)
         size = self.chunk if self._in_chunks and not is_whole else num_new
         ends = [*range(0, num_new, size), num_new]
         if len(ends) > 2 and num_new - ends[-2] == 1:

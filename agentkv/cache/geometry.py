@@ -72,6 +72,18 @@ class Geometry:
         return () if self.hybrid is None else self.hybrid.recurrent
 
     @property
+    def sharing(self) -> str | None:
+        """Which layers attend to the keys of others, in a sentence without its period; None for no
+        layer."""
+        if not self.sources:
+            return None
+        whole = len(self.layers) + len(self.sources)
+        return (
+            f"{len(self.sources)} of {whole} layers attend to the keys and values of "
+            f"{len(set(self.sources))} others, which are stored once"
+        )
+
+    @property
     def policy_layers(self) -> tuple[int, ...]:
         """Layers that a policy acts on: those without a window, or all if each has one."""
         full = tuple(i for i, layer in enumerate(self.layers) if layer.window is None)

@@ -58,15 +58,19 @@ def attending_layers(model: PreTrainedModel) -> list[nn.Module]:
     return layers[: len(_storing(model))]
 
 
-def attentions(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the attention module of each of `attending_layers`."""
-    layers = attending_layers(model)
+def attentions(model: PreTrainedModel, *, with_sharing: bool = False) -> list[nn.Module]:
+    """Return the attention module of each of `attending_layers`.
+
+    Args:
+        with_sharing: whether modules follow that attend to the keys of another layer.
+    """
     if _hybrid(model) is not None:
         name = hybrid_family(model.config).attention
-        return [layer.get_submodule(name) for layer in layers]
+        return [layer.get_submodule(name) for layer in attending_layers(model)]
     return [
         layer.get_submodule(each.attention)
-        for layer, each in zip(layers, _storing(model), strict=True)
+        for layer, each in zip(layers_of(decoder(model)), _read(model), strict=True)
+        if with_sharing or each.source is None
     ]
 
 

@@ -203,5 +203,6 @@ def tiny(family: str) -> PreTrainedModel:
 
 def changed(family: str, **changes: object) -> PreTrainedModel:
     """A tiny model of a family that sees no pictures, with another configuration."""
-    config = CONFIG_MAPPING[family](**SIZES | CHANGES[family] | changes)
+    sizes = SIZES | CHANGES[family] | changes
+    config = CONFIG_MAPPING[family.partition(" ")[0]](**sizes)
     return _with_random_weights(AutoModelForCausalLM, config)
