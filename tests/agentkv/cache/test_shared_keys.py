@@ -182,6 +182,16 @@ def test_a_left_padded_batch_is_generated_as_each_row_alone(family, model):
     assert torch.equal(made[0, 30:], alone[0, 21:])
 
 
+@pytest.mark.skipif(IS_OLDEST, reason="this transformers has no Gemma 4")
+def test_layers_that_share_keys_skip_tokens_whose_logits_nobody_asks_for():
+    model, seen = tiny("gemma4_text E2B"), []
+    cache = agentkv.Cache.for_model(model, policy="full")
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape[1]))
+    cache.feed(model, ids_of(1, 30))
+    assert seen == [30, 30, 1, 1, 1]
+
+
 def test_a_mask_of_four_dimensions_is_refused(model):
     cache = agentkv.Cache.for_model(model, policy="full")
     with pytest.raises(ValueError, match="a padding mask has 2 dimensions"):
