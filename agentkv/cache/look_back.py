@@ -93,7 +93,7 @@ class SecondPass(HookedCache):
         self._next_numbers, self._looking = next_numbers, looking
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
-        self._others: dict[int, Mapping[int, Sequence[DensePart]]] = {}
+        self._others: dict[int, dict[int, list[DensePart]]] = {}
         """By layer, what its segments have fetched, for layers that share its keys."""
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""

@@ -125,7 +125,7 @@ class NumbaBackend(Backend):
                 sinks=None if own_sinks is None else own_sinks[segment % per],
                 others=(),
             )
-            for segment, each in enumerate(by_segment(storage, q).split(1))
+            for segment, each in enumerate(torch.split(by_segment(storage, q), 1))
         ]
         return torch.cat(done).view(q.shape)
 

@@ -166,6 +166,7 @@ class HybridJudge(Judge):
         attending = dict(zip(geometry.hybrid.attending, geometry.layers, strict=True))
         num_layers = geometry.hybrid.num_layers
         self.layers = [attending.get(i, geometry.layers[0]) for i in range(num_layers)]
+        self.sources = range(num_layers)
         self.model.set_attn_implementation("judge")
         self.cache = own_cache(self.model)
         self.cache.layers = [
