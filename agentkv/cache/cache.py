@@ -337,11 +337,6 @@ class Cache(HookedCache):
         """True if the policy keeps every entry as it is."""
         return not self.policy.gate.evicts and self.policy.precision.format is None
 
-    @property
-    def _shared_layers(self) -> list[CacheLayer]:
-        """Layers whose entries later layers attend to: they evict when the forward ends."""
-        return [layer for layer in self.cache_layers if layer.is_shared]
-
     def _bounded_layers(self) -> Sequence[CacheLayer]:
         """Return the layers that the policy bounds; all if it bounds none."""
         layers = self.cache_layers
@@ -526,7 +521,7 @@ class Cache(HookedCache):
         """
         policy, most = self.policy, self.geometry.max_positions
         acts_between = policy.precision.by_rank or policy.allocator.learns
-        acts_between |= bool(self._shared_layers) and not self._keeps_all
+        acts_between |= bool(self.geometry.sources) and not self._keeps_all
         if self.prefill == "whole":
             size = max(1, num_tokens)
         elif self.chunk == 1 or acts_between:
@@ -895,7 +890,7 @@ class Cache(HookedCache):
 
     def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
         """Return the first and last columns of the chunks in which new tokens are attended."""
-        is_whole = self._keeps_all or bool(self._shared_layers)
+        is_whole = self._keeps_all or bool(self.geometry.sources)
         size = self.chunk if self._in_chunks and not is_whole else num_new
         ends = [*range(0, num_new, size), num_new]
         if len(ends) > 2 and num_new - ends[-2] == 1:
@@ -919,7 +914,8 @@ class Cache(HookedCache):
     @torch.no_grad()
     def finish(self) -> None:
         vars(self).pop("shared_layers", None)  # handles, which transformers 4.57 leaves here
-        for layer in self._shared_layers:
+        for i in sorted(set(self.geometry.sources)):
+            layer = self.cache_layers[i]
             layer.finish()
             if not self._takes_drafts:
                 self.evictor.after_layer(layer, self.num_new)

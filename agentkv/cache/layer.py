@@ -234,11 +234,14 @@ class CacheLayer(Addressed):
         return output.transpose(1, 2)
 
     def finish(self) -> None:
-        """End a forward whose entries later layers have attended to."""
+        """Drop what no later token can see, once every layer that reads the entries has attended.
+
+        It stays if it may be read again.
+        """
         self._drop_hidden(spared=max(int(self.looks_back), self.num_spared))
 
     def _advance(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
-        """Count new tokens, and drop what no later token can see unless it may be read again."""
+        """Count new tokens, and drop what is not seen again unless later layers attend to it."""
         self.seen += num_new
         for i in range(len(self.fed)):
             self.fed[i] += num_new if columns is None else columns[i].shape[0]

@@ -75,8 +75,8 @@ class SecondPass(HookedCache):
 
     In every layer, each sequence that looks back replaces the key and value of its newest token and
     attends to what it fetches as well; a layer that shares the keys of another one attends to what
-    that has fetched. Statistics of the policy stay those of the first pass. All
-    other sequences are unchanged, and their logits mean nothing.
+    that has fetched. Statistics of the policy stay those of the first pass. All other sequences are
+    unchanged, and their logits mean nothing.
 
     Args:
         layers: the cache's layers, as transformers sees them.
