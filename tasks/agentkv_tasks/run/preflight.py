@@ -149,10 +149,10 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("model", "missing", str(error))
         return
     yield Finding("model", "ok", f"{name}: {size}, {limit or 'any number of'} positions{kind}")
-    if geometry.sharing is not None:
-        yield Finding("layers", "ok", geometry.sharing)
     is_slower = way != COMPILED and is_cpu
     yield Finding("decoding", "degraded" if is_slower else "ok", way)
+    if geometry.sharing is not None:
+        yield Finding("layers", "ok", geometry.sharing)
     others = "; ".join(f"{', '.join(names)} {why}" for why, names in refused.items())
     verdict: Verdict = "degraded" if refused else "ok"
     yield Finding("policies", verdict, f"all, but {others}" if refused else "all")
