@@ -20,6 +20,7 @@ from agentkv.settings import (
     Slot,
     tuned_for,
 )
+from agentkv.startup import no_collections
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
@@ -98,11 +99,12 @@ def load_run_model(
     """
     if settings.model in SCRIPTED:
         return None
-    from agentkv.models.load import load_model  # seconds of imports, which no script needs
+    with no_collections():
+        from agentkv.models.load import load_model  # seconds of imports, which no script needs
 
-    return load_model(
-        settings.model, device=settings.device, dtype=settings.dtype, on_progress=on_progress
-    )
+        return load_model(
+            settings.model, device=settings.device, dtype=settings.dtype, on_progress=on_progress
+        )
 
 
 def make_policy(settings: PolicySettings) -> "Policy":
