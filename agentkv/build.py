@@ -65,7 +65,7 @@ def check_language_model(settings: ModelSettings) -> None:
 
 
 def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
-    """Write the converted copy of a GGUF file if there is none yet; do nothing for other models.
+    """Write the converted copy of a GGUF file if it needs one and there is none yet.
 
     A run does it before it starts workers, which have a time limit for their start.
 
@@ -77,10 +77,13 @@ def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
     """
     if settings.model in SCRIPTED:
         return
-    from agentkv.models.find import find_model, is_gguf, model_folder
+    from agentkv.models.find import find_model, gguf_in_blocks, is_gguf, model_folder
 
     source = find_model(settings.model)
-    if is_gguf(source):
+    if not is_gguf(source):
+        return
+    chosen = {"device": settings.device, "dtype": settings.dtype, "weights": settings.weights}
+    if gguf_in_blocks(source, **chosen) is None:
         model_folder(source, on_progress)
 
 
@@ -103,7 +106,11 @@ def load_run_model(
         from agentkv.models.load import load_model  # seconds of imports, which no script needs
 
         return load_model(
-            settings.model, device=settings.device, dtype=settings.dtype, on_progress=on_progress
+            settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            weights=settings.weights,
+            on_progress=on_progress,
         )
 
 

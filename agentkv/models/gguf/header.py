@@ -109,21 +109,25 @@ def gguf_package() -> Any:
         ) from None
 
 
+def gguf_files(path: Path) -> list[Path]:
+    """Return all parts of the GGUF file that `path` is, or is a part of."""
+    found = _SPLIT.search(path.name)
+    if not found:
+        return [path]
+    stem, count = path.name[: found.start()], int(found[2])
+    return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+
+
 def read_header(path: Path) -> GgufHeader:
     """Read a GGUF file up to its weights; of a split file any part may be given.
 
     Raises:
         GgufError: a file is missing, truncated, or not GGUF, or its weights have an unknown format.
     """
-    found = _SPLIT.search(path.name)
-    paths = [path]
-    if found:
-        stem, count = path.name[: found.start()], int(found[2])
-        names = [f"{stem}-{i + 1:05}-of-{count:05}.gguf" for i in range(count)]
-        paths = [path.with_name(name) for name in names]
+    paths = gguf_files(path)
     missing = [str(each) for each in paths if not each.is_file()]
     if missing:
-        whole = f"{path} is split into {len(paths)} files, and " if found else ""
+        whole = f"{path} is split into {len(paths)} files, and " if len(paths) > 1 else ""
         raise GgufError(f"{whole}{missing[0]} is missing")
     metadata: dict[str, Any] = {}
     tensors: dict[str, GgufTensor] = {}
