@@ -45,6 +45,11 @@ came to 0.053, 0.0033, 0.032 and 0.14 (our choice: three times that). transforme
 new tokens before they are read: up to 1,208 came to 0.17 (our choice: twice that)."""
 
 
+ROUNDED = 0.3
+"""Addition to `LOGITS`, and half of it to `QUANTISED`, where weights are quantized: activations are
+rounded to 8 bits for the products, which the judge does not do."""
+
+
 class WrongError(RuntimeError):
     """A contender computes wrong results, so its speed means nothing."""
 
@@ -68,11 +73,13 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
     worst = {"logits": 0.0, "quantised": 0.0}
     begin = ids.shape[1] - NUM_STEPS
     contender.begin(ids.shape[1], ids.shape[0])
-    most = LOGITS[plain.dtype] + OTHERS.get(contender.label, 0.0)
+    rounded = _rounded(contender)
+    most = LOGITS[plain.dtype] + OTHERS.get(contender.label, 0.0) + rounded
     rows = ROWS[plain.dtype]
     if isinstance(contender, Ours):
         contender.cache.may_look_back = False
-        most, rows = LOGITS[_coarsest(contender)], ROWS[_coarsest(contender)]
+        most = LOGITS[_coarsest(contender)] + rounded
+        rows = ROWS[_coarsest(contender)] + rounded / 2
     read = [*pieces(ids[:, :begin], chunk), *pieces(ids[:, begin:], 1)]
     if contender.kind == "kvpress":
         # it evicts only while decoding and reads its prompt whole, so only the prompt is checked
