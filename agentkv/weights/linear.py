@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from agentkv_kernels import weights
+from agentkv_kernels.device import choice_for
 from agentkv_kernels.weights import FORMATS, PackedWeight
 
 
@@ -48,6 +49,19 @@ class _Packed(nn.Module):
         return f"{width} inputs, {rows} outputs, {self.format}"
 
 
+def product(packed: PackedWeight, x: Tensor) -> Tensor:
+    """Return x (T, K) times the transposed weight, (T, R) float32, by the best implementation."""
+    if choice_for(x.device).implementation != "numba":
+        return weights.product(packed, x)
+    # imported here because Numba takes half a second, and is optional
+    from agentkv_kernels.numba import block_product
+
+    out = torch.empty(x.shape[0], packed.rows)
+    own, numbers = x.detach().to(torch.float32).contiguous(), weights.numbers_of(packed)
+    block_product.product(numbers.data_ptr(), own.numpy(), out.numpy())
+    return out
+
+
 class QuantizedLinear(_Packed):
     """A linear layer with a weight in 8 or 4 bits. Inference only: no gradient passes through it.
 
@@ -65,7 +79,7 @@ class QuantizedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (..., outputs) for inputs (..., inputs), in their dtype."""
-        out = weights.product(self.packed, x.reshape(-1, self.in_features))
+        out = product(self.packed, x.reshape(-1, self.in_features))
         if self.bias is not None:
             out += self.bias
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
