@@ -47,22 +47,26 @@ def tile_size(num_tokens):
 
 @compiled()
 def rounded(num_tokens, width):
-    """Return space for activations: codes (A * K,) int8; scales, and scales times sums of codes,
-    both (A * N,) float32; sums of the codes of each half of a block (A * N * 2,) int32."""
+    """Return space for activations of up to K channels.
+
+    Returns:
+        Codes (A * K,) int8; scales, and scales times sums of codes, both (A * N,) float32; sums of
+        the codes of each half of a block (A * N * 2,) int32.
+    """
     size = tile_size(num_tokens)
     num_tokens = (num_tokens + size - 1) // size * size
     num_blocks = num_tokens * (width // BLOCK)
     return (
-        np.zeros(num_tokens * width, np.int8),
-        np.zeros(num_blocks, np.float32),
-        np.zeros(num_blocks, np.float32),
-        np.zeros(2 * num_blocks, np.int32),
+        np.empty(num_tokens * width, np.int8),
+        np.empty(num_blocks, np.float32),
+        np.empty(num_blocks, np.float32),
+        np.empty(2 * num_blocks, np.int32),
     )
 
 
 @compiled()
 def round_activations(x, out):
-    """Round activations x (B, K) into the space that `rounded` returned for B tokens."""
+    """Round activations x (B, K) into space that `rounded` returned for B tokens."""
     codes, scales, minima, sums = out
     num_tokens, width = x.shape
     size = tile_size(num_tokens)
@@ -91,8 +95,9 @@ def multiply(address, x, num_tokens, first, stop, out):
     bits, has_minimum, has_steps, parts = form[0], form[1], form[2], form[3]
     codes, scales, minima, sums = x
     num_blocks, size = width // BLOCK, tile_size(num_tokens)
-    starts = np.empty(len(sums) // 2 * parts, np.int32)
-    write_starts(sums, i32(weight[OFFSET]), parts, starts)
+    num_starts = (num_tokens + size - 1) // size * size * num_blocks
+    starts = np.empty(num_starts * parts, np.int32)
+    write_starts(sums, i32(weight[OFFSET]), parts, num_starts, starts)
     code_step = num_blocks * BLOCK * GROUP * bits // 8
     scale_step = num_blocks * GROUP * 2 * (1 + has_minimum)
     if has_steps:
@@ -132,9 +137,9 @@ def multiply(address, x, num_tokens, first, stop, out):
 
 
 @compiled()
-def write_starts(sums, offset, parts, starts):
-    """Write what sums begin with: `offset` subtracted from each code."""
-    for i in range(len(sums) // 2):
+def write_starts(sums, offset, parts, count, starts):
+    """Write what the sums of `count` blocks begin with: `offset` subtracted from each code."""
+    for i in range(count):
         if parts == 2:
             starts[2 * i] = -offset * sums[2 * i]
             starts[2 * i + 1] = -offset * sums[2 * i + 1]
