@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from agentkv_kernels import weights
+from agentkv_kernels.device import choice_for
 from agentkv_kernels.weights import FORMATS, PackedWeight
 
 
@@ -48,6 +49,20 @@ class _Packed(nn.Module):
         return f"{width} inputs, {rows} outputs, {self.format}"
 
 
+def product(packed: PackedWeight, x: Tensor, rows: range) -> Tensor:
+    """Return x (T, K) times neighboring rows of the weight, (T, rows) float32, by the best
+    implementation."""
+    if choice_for(x.device).implementation != "numba":
+        return weights.product(packed, x)[:, rows.start : rows.stop]
+    # imported here because Numba takes half a second, and is optional
+    from agentkv_kernels.numba import block_product
+
+    out = torch.empty(x.shape[0], len(rows))
+    own, numbers = x.detach().to(torch.float32).contiguous(), weights.numbers_of(packed, rows.start)
+    block_product.product(numbers.data_ptr(), own.numpy(), out.numpy())
+    return out
+
+
 class QuantizedLinear(_Packed):
     """A linear layer with a weight in 8 or 4 bits. Inference only: no gradient passes through it.
 
@@ -65,10 +80,14 @@ class QuantizedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (..., outputs) for inputs (..., inputs), in their dtype."""
-        out = weights.product(self.packed, x.reshape(-1, self.in_features))
+        return self.outputs(x, range(self.out_features))
+
+    def outputs(self, x: Tensor, rows: range) -> Tensor:
+        """Return some neighboring outputs only, (..., rows)."""
+        out = product(self.packed, x.reshape(-1, self.in_features), rows)
         if self.bias is not None:
-            out += self.bias
-        return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
+            out += self.bias[rows.start : rows.stop]
+        return out.view(*x.shape[:-1], len(rows)).to(x.dtype)
 
 
 class QuantizedEmbedding(_Packed):
@@ -77,16 +96,25 @@ class QuantizedEmbedding(_Packed):
     Args:
         packed: table (tokens, channels). A `QuantizedLinear` may hold the same one.
         dtype: of the rows; it changes with the model's.
+        scale: factor on the rows, rounded to their dtype.
     """
 
     like: Tensor
 
-    def __init__(self, packed: PackedWeight, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, packed: PackedWeight, dtype: torch.dtype = torch.float32, scale: float = 1.0
+    ) -> None:
         super().__init__(packed)
         self.num_embeddings, self.embedding_dim = self._shape
+        self.scale = scale
         self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows (..., channels) of ids (...)."""
-        rows = weights.dequantize_rows(self.packed, ids.flatten())
-        return rows.view(*ids.shape, self.embedding_dim).to(self.like.dtype)
+        """Return the rows (..., channels) of ids (...), scaled."""
+        found = self.rows(ids)
+        return found if self.scale == 1 else found * torch.tensor(self.scale, dtype=found.dtype)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return the rows (..., channels) of ids (...) without the factor."""
+        found = weights.dequantize_rows(self.packed, ids.flatten())
+        return found.view(*ids.shape, self.embedding_dim).to(self.like.dtype)

@@ -31,10 +31,13 @@ def quantize_linear(model: PreTrainedModel, format: Literal["int8", "int4"]) -> 
     known: Any = model
     embedding, head = known.get_input_embeddings(), known.get_output_embeddings()
     tied = None
-    if type(embedding) is nn.Embedding and embedding.embedding_dim % weights.BLOCK == 0:
+    scale = getattr(
+        embedding, "scalar_embed_scale", 1.0 if type(embedding) is nn.Embedding else None
+    )
+    if scale is not None and embedding.embedding_dim % weights.BLOCK == 0:
         table = weights.quantize(embedding.weight, INT8)
         tied = table if getattr(head, "weight", None) is embedding.weight else None
-        known.set_input_embeddings(QuantizedEmbedding(table, embedding.weight.dtype))
+        known.set_input_embeddings(QuantizedEmbedding(table, embedding.weight.dtype, scale))
     for name, module in list(model.named_modules()):
         if type(module) is not nn.Linear or module.in_features % weights.BLOCK or _chooses(name):
             continue

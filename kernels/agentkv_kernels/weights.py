@@ -340,3 +340,27 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType(
     }
 )
 """Formats by name."""
+
+KINDS = tuple({(f.bits, f.has_minimum, f.has_steps, f.parts): 0 for f in FORMATS.values()})
+"""What compiled code tells apart of formats: bits, has_minimum, has_steps and parts of a
+`BlockFormat`."""
+
+KIND, OFFSET, WIDTH, FIRST_ROW, CODES, SCALES, STEPS, WEIGHT_NUMBERS = range(8)
+"""Numbers of a weight, as compiled code reads it: its place in `KINDS`; what is subtracted from
+codes; K; the row that counts as the first; addresses, 0 for no steps."""
+
+
+def numbers_of(packed: PackedWeight, first_row: int = 0) -> Tensor:
+    """Return (`WEIGHT_NUMBERS`,) int64. They hold as long as the weight's tensors are kept."""
+    form, steps = packed.format, packed.steps
+    return torch.tensor(
+        [
+            KINDS.index((form.bits, form.has_minimum, form.has_steps, form.parts)),
+            form.offset,
+            packed.width,
+            first_row,
+            packed.codes.data_ptr(),
+            packed.scales.data_ptr(),
+            0 if steps is None else steps.data_ptr(),
+        ]
+    )

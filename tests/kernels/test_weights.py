@@ -4,8 +4,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
 from agentkv_kernels import weights
+from agentkv_kernels.numba.block_product import multiply, product, read_row, round_activations
+from agentkv_kernels.numba.block_product import rounded as space_for
+from agentkv_kernels.numba.block_sums import TILE, block_sums, intrinsic_of, plain_dot
 
 QUANTIZED = ("q8_0", "q4_0", "q4_1")
 
@@ -67,6 +71,86 @@ def test_a_product_is_that_of_the_rounded_activations(name):
     torch.testing.assert_close(
         weights.product(packed, x).double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max()
     )
+
+
+def compiled_product(packed, x, first_row=0):
+    numbers = weights.numbers_of(packed, first_row)
+    out = torch.full((len(x), packed.rows - first_row), torch.nan)
+    product(numbers.data_ptr(), x.numpy(), out.numpy())
+    return out
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 4, 11])
+@pytest.mark.parametrize("name", weights.FORMATS)
+def test_the_compiled_product_is_the_reference(name, num_tokens):
+    packed = weights.pack(name, rows_of(name))
+    x = torch.randn(num_tokens, packed.width)
+    expected = weights.product(packed, x)
+    close = {"rtol": 1e-5, "atol": 2e-6 * float(expected.abs().max())}
+    torch.testing.assert_close(compiled_product(packed, x), expected, **close)
+    torch.testing.assert_close(compiled_product(packed, x, 5), expected[:, 5:], **close)
+
+
+@pytest.mark.parametrize("name", weights.FORMATS)
+def test_compiled_code_reads_the_rows_that_the_reference_reads(name):
+    packed, out = weights.pack(name, rows_of(name)), torch.zeros(512)
+    numbers = weights.numbers_of(packed, 3)
+    read_row(numbers.data_ptr(), 15, out.numpy())
+    assert torch.equal(out, weights.dequantize(packed)[18])
+
+
+def test_pieces_of_a_product_write_their_columns_only():
+    packed, x = weights.pack("q4_1", rows_of("q4_1", rows=50)), torch.randn(6, 512)
+    expected = compiled_product(packed, x)
+    space = space_for(6, 512)
+    round_activations(x.numpy(), space)
+    numbers = weights.numbers_of(packed)
+    for first, stop in ((0, 16), (4, 37), (33, 34), (48, 50)):
+        out = np.full((6, 50), np.nan, np.float32)
+        multiply(numbers.data_ptr(), space, 6, first, stop, out)
+        np.testing.assert_array_equal(out[:, first:stop], expected[:, first:stop])
+        assert np.isnan(out).sum() == 6 * (50 - stop + first)
+
+
+def test_tokens_that_exceed_the_second_cache_are_taken_in_turns():
+    packed, x = weights.pack("q8_0", rows_of("q8_0", width=8192)), torch.randn(70, 8192)
+    expected = weights.product(packed, x)
+    torch.testing.assert_close(compiled_product(packed, x), expected, rtol=1e-4, atol=1e-2)
+
+
+def test_compiled_code_rounds_activations_as_the_reference_does():
+    x = torch.randn(5, 64) * torch.tensor([1.0, 1e-38, 1e30, 0.0, 1.0])[:, None]
+    x[4, 3], x[4, 40] = torch.inf, torch.nan
+    codes, scales, minima, sums = space_for(5, 64)
+    round_activations(x.numpy(), (codes, scales, minima, sums))
+    tiles = (len(scales) // 2 // TILE, 2, TILE)
+    found = codes.reshape(*tiles, 32).swapaxes(1, 2).reshape(-1, 2, 32)[:5]
+    found_scales = scales.reshape(tiles).swapaxes(1, 2).reshape(-1, 2)[:5]
+    expected, expected_scales = weights.quantize_activations(x)
+    np.testing.assert_array_equal(found, expected.numpy())
+    np.testing.assert_array_equal(found_scales, expected_scales.numpy())
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_k", "q6_k"])
+def test_processors_without_the_instruction_get_the_same_sums(name):
+    plain = intrinsic_of(lambda features: plain_dot)
+    packed, x = weights.pack(name, rows_of(name, rows=16)), torch.randn(TILE, 512)
+    kind, offset, _, _, *addresses = weights.numbers_of(packed).tolist()
+    codes, scales, minima, sums = space_for(TILE, 512)
+    round_activations(x.numpy(), (codes, scales, minima, sums))
+    parts = packed.format.parts
+    starts = (-offset * sums.reshape(-1, parts, 2 // parts).sum(axis=2)).astype(np.int32)
+    activations = [each.ctypes.data for each in (codes, scales, minima, starts)]
+
+    @njit
+    def run(kind, a, b, c, d, e, f, g, blocks, own, other):
+        block_sums(kind, True, a, b, c, d, e, f, g, blocks, own, 64)
+        plain(kind, True, a, b, c, d, e, f, g, blocks, other, 64)
+
+    own, other = np.zeros((2, TILE, 16), np.float32)
+    run(kind, *addresses, *activations, 16, own.ctypes.data, other.ctypes.data)
+    np.testing.assert_array_equal(own, other)
+    assert own.any()
 
 
 def test_activations_of_zero_and_tiny_ones_are_zeros():
