@@ -27,7 +27,7 @@ ALLOWED = {
 # From the bottom up: a room may import rooms of lower floors, and itself. A new room goes here.
 FLOORS = {
     "agentkv_kernels": (
-        "decoder formats ema look",
+        "decoder formats ema look weights",
         "digests entries layout",
         "attention ragged",
         "numba triton",
@@ -49,8 +49,8 @@ FLOORS = {
         "attached browser",
     ),
     "agentkv": (
-        "defaults nearest progress",
-        "advice browsing dialog files hub policies settings terminal",
+        "defaults nearest progress startup",
+        "advice browsing dialog files hub policies settings terminal weights",
         "cache status_line trace",
         "answer_form",
         "models",

@@ -2,7 +2,8 @@
 
 In every layer a decoder attends, and has an MLP. Norms stand before or after each of the two, what
 they return is added to the residual stream, and a norm and the projection to logits follow the last
-layer. Linear weights are (outputs, inputs), as torch has them.
+layer. Linear weights are (outputs, inputs), as torch has them. Where a weight is in a block format
+of `weights`, the address of its numbers stands for it, negated.
 
 Shapes: B new tokens, one of each sequence; d hidden size, m inner size of the MLP, V vocabulary; H
 key-value heads, G query heads of each, D head size, of which P pairs of channels turn.

@@ -17,9 +17,11 @@ from transformers import PreTrainedModel
 
 from agentkv.cache.hf.known_code import NotCompiled, known_activation
 from agentkv.cache.hf.parts import DecoderParts, LayerParts, Projector, only, read_parts
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.device import choice_for
 from agentkv_kernels.layout import DTYPES
+from agentkv_kernels.weights import PackedWeight, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Decoder:
     constants: Any
     """(`NUM_CONSTANTS`,) float64."""
     dtype: torch.dtype
-    """Dtype of all weights."""
+    """Dtype of all weights that are floats."""
     attentions: tuple[nn.Module, ...]
     """Attention module of every layer."""
     scales: tuple[float, ...]
@@ -134,7 +136,7 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     head[numbers.INNER] = only((len(each.mlp.gate.span) for each in parts.layers), "MLPs")
     head[numbers.NUM_KV_HEADS], head[numbers.GROUP] = kv_size // head_dim, q_size // kv_size
     head[numbers.HEAD_SIZE] = head_dim
-    head[numbers.EMBEDDING] = weights.address(parts.embedding.weight)
+    weights.write_embedding(head, parts.embedding)
     head[numbers.NORMS_EMBEDDING] = parts.norms_embedding
     head[numbers.IS_CENTERED] = parts.norm_code.is_centered
     weights.write_norm(head, numbers.LAST_NORM, parts.norm)
@@ -180,7 +182,7 @@ class _Weights:
     """Writes addresses of parameters, all of one dtype, to numbers of a decoder or a layer."""
 
     def __init__(self, parts: DecoderParts) -> None:
-        self.dtype = parts.embedding.weight.dtype
+        self.dtype = parts.dtype
         if self.dtype not in DTYPES:
             raise NotCompiled(f"its weights are {self.dtype}")
         sizes = (len(layer.attention.qkv[0].span) for layer in parts.layers)
@@ -232,11 +234,30 @@ class _Weights:
 
     def write_linear(self, row: Any, place: int, linear: Projector) -> None:
         """Write a linear layer, or the part of one."""
-        start = linear.span.start
-        for step, tensor in enumerate((linear.module.weight, linear.module.bias)):
-            if tensor is not None:
-                skipped = start * tensor.stride(0) * tensor.element_size()
-                row[place + step] = self.address(tensor) + skipped
+        start, module = linear.span.start, linear.module
+        if isinstance(module, QuantizedLinear):
+            row[place] = self._packed(module.packed, start)
+        else:
+            row[place] = self._row_address(module.weight, start)
+        if module.bias is not None:
+            row[place + 1] = self._row_address(module.bias, start)
+
+    def write_embedding(self, row: Any, embedding: Any) -> None:
+        """Write the table of embeddings."""
+        if isinstance(embedding, QuantizedEmbedding):
+            row[numbers.EMBEDDING] = self._packed(embedding.packed, 0)
+        else:
+            row[numbers.EMBEDDING] = self.address(embedding.weight)
+
+    def _packed(self, packed: PackedWeight, start: int) -> int:
+        """Return what stands for a weight in a block format, from one of its rows on."""
+        if packed.codes.device.type != "cpu":
+            raise NotCompiled(f"a weight is on {packed.codes.device}")
+        self.kept.append(numbers_of(packed, start))
+        return -self.kept[-1].data_ptr()
+
+    def _row_address(self, tensor: Tensor, row: int) -> int:
+        return self.address(tensor) + row * tensor.stride(0) * tensor.element_size()
 
     def address(self, tensor: Tensor | None) -> int:
         """Return the address of a parameter, 0 for None."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -150,7 +149,8 @@ def _read(
     hidden = plain_forward.forward(parts, cache, ids, positions, mask)
     keep = given.get("logits_to_keep", 0)
     hidden = hidden[:, slice(-keep, None) if isinstance(keep, int) else keep]
-    return parts.finish_logits(F.linear(hidden, parts.head.weight, parts.head.bias))
+    linear = plain_forward.linear_for(hidden.shape[0] * hidden.shape[1], parts.dtype)
+    return parts.finish_logits(linear(hidden, parts.head))
 
 
 def arguments_of(

@@ -18,6 +18,7 @@ import transformers
 from torch import nn
 from transformers.activations import ACT2FN
 
+from agentkv.weights.linear import QuantizedEmbedding
 from agentkv_kernels import decoder as numbers
 
 
@@ -134,6 +135,7 @@ DECODERS: Mapping[str | type, DecoderCode] = {
 }
 EMBEDDINGS: Mapping[str | type, str] = {
     nn.Embedding: "",
+    QuantizedEmbedding: "scale",
     "gemma.GemmaTextScaledWordEmbedding": "scalar_embed_scale",
 }
 """Attributes of a factor on embeddings, in the dtype of the weights."""

@@ -23,6 +23,7 @@ from agentkv.cache.hf.known_code import (
     known,
     known_activation,
 )
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv_kernels import decoder as numbers
 
 
@@ -30,12 +31,12 @@ from agentkv_kernels import decoder as numbers
 class Projector:
     """A linear layer, or those of its outputs that count as one."""
 
-    module: nn.Linear
+    module: nn.Linear | QuantizedLinear
     rows: slice | None = None
 
     @property
     def weight(self) -> Tensor:
-        """Its rows of the weight, as the layer holds it."""
+        """Its rows of the weight, as the layer holds it; for `nn.Linear`."""
         return self.module.weight if self.rows is None else self.module.weight[self.rows]
 
     @property
@@ -126,6 +127,11 @@ class DecoderParts:
     query_growth: tuple[float, int] | None
     """Factor and length of `query_scales`; None if queries do not grow."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of what the layers compute with, and of all weights that are floats."""
+        return _dtype_of(self.embedding)
+
     def finish_logits(self, logits: Tensor) -> Tensor:
         """Return what `head` gives as the model returns it."""
         if self.logit_factor != 1:
@@ -166,7 +172,7 @@ class _PartReader:
         whole, whole_code = self._known(known_code.WHOLES, "")
         base, code = self._known(known_code.DECODERS, "model")
         embedding, factor_name = self._known(known_code.EMBEDDINGS, "model.embed_tokens")
-        factor = torch.tensor(_number(embedding, factor_name)).to(embedding.weight.dtype)
+        factor = torch.tensor(_number(embedding, factor_name)).to(_dtype_of(embedding))
         rotary, scale_name = self._known(known_code.ROTATIONS, "model.rotary_emb")
         geometry = describe(self._model)
         kinds = getattr(base.config, "layer_types", None) or [""] * len(base.layers)
@@ -270,7 +276,7 @@ class _PartReader:
 
     def _linear(self, path: str) -> Projector:
         module = self._model.get_submodule(path)
-        if type(module) is not nn.Linear:
+        if type(module) is not nn.Linear and type(module) is not QuantizedLinear:
             raise self._unknown(path)
         self._seen.add(module)
         return Projector(module)
@@ -305,6 +311,12 @@ def only(values: Iterable[Value], what: str) -> Value:
     if len(found) > 1:
         raise NotCompiled(f"its layers differ in their {what}")
     return found.pop()
+
+
+def _dtype_of(embedding: Any) -> torch.dtype:
+    is_quantized = type(embedding) is QuantizedEmbedding
+    found: torch.dtype = (embedding.like if is_quantized else embedding.weight).dtype
+    return found
 
 
 def _number(module: Any, attribute: str) -> float:

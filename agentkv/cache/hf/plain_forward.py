@@ -8,6 +8,7 @@ head size.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.parts import DecoderParts, Projector, Turning
 from agentkv.cache.hf.residual_shift import is_watched, mean_shift
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv_kernels import decoder as numbers
 
 MANY_TOKENS = 16
@@ -36,9 +38,8 @@ def forward(
     Returns:
         Hidden states (B, n, d) after the last norm.
     """
-    table = parts.embedding.weight
-    linear = _linear(ids.numel(), table.dtype)
-    stream = _scaled(F.embedding(ids, table), parts.embedding_factor)
+    dtype, linear = parts.dtype, linear_for(ids.numel(), parts.dtype)
+    stream = _scaled(_embedded(parts.embedding, ids), parts.embedding_factor)
     if parts.norms_embedding:
         stream = _normed(parts.norm, stream)
     growth = parts.query_scales(positions)
@@ -55,7 +56,7 @@ def forward(
             q, keys = map(_normed, attention.norms, (q, keys))
         turning = attention.turning
         if turning not in angles:
-            angles[turning] = _angles(turning, positions, table.dtype)
+            angles[turning] = _angles(turning, positions, dtype)
         q, keys = (_turned(each, turning, *angles[turning]) for each in (q, keys))
         if attention.where == numbers.TURNED_HEADS:
             q, keys = map(_normed, attention.norms, (q, keys))
@@ -84,6 +85,13 @@ def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
     return x if norm is None else norm.forward(x)
 
 
+def _embedded(embedding: Any, ids: Tensor) -> Tensor:
+    """Return the rows of ids, without the factor that some embeddings apply."""
+    if isinstance(embedding, QuantizedEmbedding):
+        return embedding.rows(ids)
+    return F.embedding(ids, embedding.weight)
+
+
 def _scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
@@ -106,10 +114,18 @@ def _turned(x: Tensor, turning: Turning, cosines: Tensor, sines: Tensor) -> Tens
     return out
 
 
-def _linear(num_tokens: int, dtype: torch.dtype) -> Callable[[Tensor, Projector], Tensor]:
+def linear_for(num_tokens: int, dtype: torch.dtype) -> Callable[[Tensor, Projector], Tensor]:
     """Return the function that applies a linear layer to `num_tokens` tokens."""
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if num_tokens < MANY_TOKENS or dtype != torch.float32 or not has_onednn:
-        return lambda x, layer: F.linear(x, layer.weight, layer.bias)
-    onednn = torch.ops.mkldnn._linear_pointwise
-    return lambda x, layer: onednn(x, layer.weight, layer.bias, "none", [], "")
+    is_fast = num_tokens >= MANY_TOKENS and dtype == torch.float32 and has_onednn
+    onednn = torch.ops.mkldnn._linear_pointwise if is_fast else None
+
+    def linear(x: Tensor, layer: Projector) -> Tensor:
+        if isinstance(layer.module, QuantizedLinear):
+            return layer.module.outputs(x, layer.span)
+        if onednn is None:
+            return F.linear(x, layer.weight, layer.bias)
+        found: Tensor = onednn(x, layer.weight, layer.bias, "none", [], "")
+        return found
+
+    return linear

@@ -87,6 +87,7 @@ from agentkv_kernels.layout import METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUEN
 from agentkv_kernels.numba import atomics
 from agentkv_kernels.numba.addresses import pointer, table_at
 from agentkv_kernels.numba.append_attend import begin_entry, can_append, layer_at, serve_unit
+from agentkv_kernels.numba.block_product import multiply, read_row, round_activations, rounded
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.linear import (
     add_bias,
@@ -145,8 +146,8 @@ def num_pieces_of(rows, threads):
 
 @compiled()
 def start_of(piece, num_pieces, rows):
-    """Return the first row of a piece, a multiple of 4; the end for the number of pieces."""
-    return rows if piece == num_pieces else rows * piece // num_pieces // 4 * 4
+    """Return the first row of a piece, a multiple of 16; the end for the number of pieces."""
+    return rows if piece == num_pieces else rows * piece // num_pieces // 16 * 16
 
 
 @compiled()
@@ -187,28 +188,39 @@ def read_stream(step, decoder, numbers, place, out, like):
 
 
 @compiled()
-def project(numbers, place, x, rows, first, stop, out, like):
+def round_for(numbers, place, x, x_rounded):
+    """Round activations if the linear layer at this place has a weight in a block format."""
+    if numbers[place] < 0:
+        round_activations(x, x_rounded)
+
+
+@compiled()
+def project(numbers, place, x, x_rounded, rows, first, stop, out, like):
     """Write columns first..stop - 1 of a linear layer with `rows` outputs to `out` (B, rows).
 
     Args:
         numbers, place: as in `norm_rows`.
+        x_rounded: x as `round_for` left it.
     """
     if first < stop:
         width = x.shape[1]
-        products(weights_at(numbers[place], rows * width, like), width, x, first, stop, out)
+        if numbers[place] < 0:
+            multiply(-numbers[place], x_rounded, x.shape[0], first, stop, out)
+        else:
+            products(weights_at(numbers[place], rows * width, like), width, x, first, stop, out)
         add_bias(weights_at(numbers[place + 1], rows, like), first, stop, out)
 
 
 @compiled()
-def project_qkv(weights, x, first, stop, q, keys, values, like):
+def project_qkv(weights, x, x_rounded, first, stop, q, keys, values, like):
     """Project columns first..stop - 1 of the queries, keys and values, counted through."""
     at = q.shape[1]
-    project(weights, Q_WEIGHT, x, at, first, min(stop, at), q, like)
+    project(weights, Q_WEIGHT, x, x_rounded, at, first, min(stop, at), q, like)
     size = keys.shape[1]
     low, high = max(first - at, 0), min(stop - at, size)
-    project(weights, K_WEIGHT, x, size, low, high, keys, like)
+    project(weights, K_WEIGHT, x, x_rounded, size, low, high, keys, like)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
-    project(weights, V_WEIGHT, x, size, low, high, values, like)
+    project(weights, V_WEIGHT, x, x_rounded, size, low, high, values, like)
 
 
 @compiled()
@@ -225,12 +237,13 @@ def norm_all_heads(step, decoder, weights, q, keys, phase, like):
 
 
 @compiled()
-def activate(step, decoder, weights, normed, up, phase, like):
+def activate(step, decoder, weights, normed, up, x_rounded, phase, like):
     """Write the activations of the MLP, up to its last linear layer.
 
     Args:
         normed, up: work space (B, d) and (B, m) of this thread; `up` holds ones for an MLP without
             a gate.
+        x_rounded: its space for rounded activations.
     """
     counters, inner = step[COUNTERS], decoder[INNER]
     activated = rows_at(step, ACTIVATED, inner)
@@ -238,11 +251,12 @@ def activate(step, decoder, weights, normed, up, phase, like):
     piece = take(counters, phase)
     if piece < pieces:
         read_stream(step, decoder, weights, MLP_NORM, normed, like)
+        round_for(weights, GATE, normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, inner), start_of(piece + 1, pieces, inner)
-        project(weights, GATE, normed, inner, first, stop, activated, like)
+        project(weights, GATE, normed, x_rounded, inner, first, stop, activated, like)
         if weights[UP]:
-            project(weights, UP, normed, inner, first, stop, up, like)
+            project(weights, UP, normed, x_rounded, inner, first, stop, up, like)
         gated(weights[ACTIVATION], activated, up, first, stop)
         done(counters, phase)
         piece = take(counters, phase)
@@ -250,11 +264,12 @@ def activate(step, decoder, weights, normed, up, phase, like):
 
 
 @compiled()
-def add_projection(step, decoder, weights, place, last_norm, x, phase, like):
+def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase, like):
     """Add a linear layer of x to the residual stream, normed if the layer has a norm for it.
 
     Args:
         place, last_norm: where their weights stand.
+        x_rounded: space of this thread.
 
     Returns:
         The next phase.
@@ -264,9 +279,11 @@ def add_projection(step, decoder, weights, place, last_norm, x, phase, like):
     scale = constant(step, RESIDUAL_SCALE)
     pieces = num_pieces_of(hidden, step[NUM_THREADS])
     piece = take(counters, phase)
+    if piece < pieces:
+        round_for(weights, place, x, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
-        project(weights, place, x, hidden, first, stop, added, like)
+        project(weights, place, x, x_rounded, hidden, first, stop, added, like)
         if not weights[last_norm]:
             add_scaled(added, scale, first, stop, stream)
         done(counters, phase)
@@ -425,6 +442,18 @@ def can_begin(address):
     return True
 
 
+@compiled()
+def read_embedding(decoder, token, out, like):
+    """Write the embedding of a token to `out` (d,)."""
+    if decoder[EMBEDDING] < 0:
+        read_row(-decoder[EMBEDDING], token, out)
+        return
+    hidden = decoder[HIDDEN]
+    table = weights_at(decoder[EMBEDDING], decoder[VOCABULARY] * hidden, like)
+    for i in range(hidden):
+        out[i] = widened(table[token * hidden + i])
+
+
 @compiled(nogil=True)
 def begin(address, like):
     """Begin an entry in all layers, read the embeddings, and set the counters to 0."""
@@ -436,11 +465,10 @@ def begin(address, like):
         begin_entry(layer_at(descriptor))
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)
     stream, scale = rows_at(step, STREAM, hidden), constant(step, EMBEDDING_SCALE)
-    table = weights_at(decoder[EMBEDDING], decoder[VOCABULARY] * hidden, like)
     for token in range(num_rows):
-        first = ids[token] * hidden
+        read_embedding(decoder, ids[token], stream[token], like)
         for i in range(hidden):
-            stream[token, i] = widened(table[first + i]) * scale
+            stream[token, i] *= scale
     if decoder[NORMS_EMBEDDING]:
         norm_rows(step, decoder, decoder, LAST_NORM, stream, stream, like)
     num_phases = PHASES_PER_LAYER * num_layers + 1
@@ -463,6 +491,7 @@ def work(address, like):
     values = carray(pointer(step[NEW_VALUES]), (num_layers, num_rows, kv_size), np.float32)
     # of this thread alone
     normed, up = np.empty((num_rows, hidden), np.float32), np.ones((num_rows, inner), np.float32)
+    x_rounded = rounded(num_rows, max(hidden, q_size, inner))
     phase = 0
     for layer_idx in range(num_layers):
         weights = layers[layer_idx]
@@ -472,9 +501,11 @@ def work(address, like):
         piece = take(counters, phase)
         if piece < pieces:
             read_stream(step, decoder, weights, NORM, normed, like)
+            round_for(weights, Q_WEIGHT, normed, x_rounded)
         while piece < pieces:
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
-            project_qkv(weights, normed, first, stop, q, keys[layer_idx], values[layer_idx], like)
+            own = q, keys[layer_idx], values[layer_idx]
+            project_qkv(weights, normed, x_rounded, first, stop, *own, like)
             done(counters, phase)
             piece = take(counters, phase)
         wait(counters, phase, pieces)
@@ -496,13 +527,19 @@ def work(address, like):
         phase += 1
 
         if weights[IS_PARALLEL]:  # before attention changes the stream
-            activate(step, decoder, weights, normed, up, phase, like)
+            activate(step, decoder, weights, normed, up, x_rounded, phase, like)
             phase += 1
-        phase = add_projection(step, decoder, weights, O_WEIGHT, ATTENDED_NORM, mixed, phase, like)
+        place, last_norm = O_WEIGHT, ATTENDED_NORM
+        phase = add_projection(
+            step, decoder, weights, place, last_norm, mixed, x_rounded, phase, like
+        )
         if not weights[IS_PARALLEL]:
-            activate(step, decoder, weights, normed, up, phase, like)
+            activate(step, decoder, weights, normed, up, x_rounded, phase, like)
             phase += 1
-        phase = add_projection(step, decoder, weights, DOWN, LAST_MLP_NORM, activated, phase, like)
+        place, last_norm = DOWN, LAST_MLP_NORM
+        phase = add_projection(
+            step, decoder, weights, place, last_norm, activated, x_rounded, phase, like
+        )
 
     size = decoder[VOCABULARY]
     logits = rows_at(step, LOGITS, size)
@@ -510,9 +547,10 @@ def work(address, like):
     piece = take(counters, phase)
     if piece < pieces:
         read_stream(step, decoder, decoder, LAST_NORM, normed, like)
+        round_for(decoder, HEAD, normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, size), start_of(piece + 1, pieces, size)
-        project(decoder, HEAD, normed, size, first, stop, logits, like)
+        project(decoder, HEAD, normed, x_rounded, size, first, stop, logits, like)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)
