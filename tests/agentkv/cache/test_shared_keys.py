@@ -298,7 +298,7 @@ def test_a_policy_that_reads_one_residual_stream_is_refused_where_layers_mix_sev
         agentkv.Cache.for_model(model, policy="edie-tada", budget=24)
 
 
-def test_every_policy_that_looks_back_can_be_made(model):
+def test_a_batch_looks_back_without_promoting(model):
     policy = looking("snapkv", Always(), promotes=False, **EVERYTHING)
     cache = agentkv.Cache.for_model(model, policy=policy, budget=24)
     cache.feed(model, ids_of(2, 60))

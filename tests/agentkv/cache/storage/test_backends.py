@@ -125,6 +125,35 @@ def test_compiled_code_reads_entries_exactly_as_their_format_decodes_them(
         assert torch.equal(read.positions[0], storage.positions(segment))
 
 
+@pytest.mark.sample("pairs")
+@pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS * GROUP)])
+@pytest.mark.parametrize("backend_name", NAMES)
+@pytest.mark.parametrize(("segments", "heads"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize("form", [None, "int8", "int4"])
+def test_a_token_whose_entry_is_stored_attends_as_in_plain_torch(
+    form, window, segments, heads, backend_name, sinks
+):
+    shape = layout(form, segments=segments, heads=heads)
+    storage, (q, keys, values) = storage_for(shape, batch=2), tokens_for(2, 200, seed=0)
+    TORCH.append(storage, keys, values, first=[0, 0])
+    if form is not None:
+        TORCH.quantize_oldest(storage, [20, 20])
+    TORCH.drop_runs(storage, [(3, 9 + 4 * segment) for segment in range(storage.num_segments)])
+    rest = {"first": [199, 199], "columns": None, "scale": 0.3, "sinks": sinks, "observer": None}
+    newest = q[:, :, -1:]
+    found, expected = (
+        each.attend(storage, newest, window=window, **rest)
+        for each in (backend(backend_name), TORCH)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    if window is not None:
+        hidden = [(0, 200 - window)] * storage.num_segments
+        TORCH.drop_span(storage, hidden)
+        seen = TORCH.attend(storage, newest, window=None, **rest)
+        torch.testing.assert_close(found, seen, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("sinks", [None, torch.linspace(-2, 3, HEADS * GROUP)])
 @pytest.mark.parametrize("backend_name", NAMES)
 @pytest.mark.parametrize(
