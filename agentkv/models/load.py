@@ -28,6 +28,7 @@ from agentkv.models.find import (
 from agentkv.models.local import LocalModel
 from agentkv.progress import Listener, Progress
 from agentkv.settings import tuned_for
+from agentkv.weights.huge_pages import move_weights
 
 _MAX_PARAMETERS_PER_VALUE = 8
 """Parameters that one stored value may hold: eight of 4 bits packed into 32."""
@@ -122,8 +123,10 @@ def load_model(
         )
         model, info = loaded
         _check_loading(info, folder)
+        if not places:
+            move_weights(model.to(device))
         return local_model(
-            (model if places else model.to(device)).eval(),
+            model.eval(),
             tokenizer,
             name=str(name),
             cache_dtype=default_cache_dtype(name),
