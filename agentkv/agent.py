@@ -100,9 +100,10 @@ class Agent:
                 model,
                 device=self.settings.device,
                 dtype=self.settings.dtype,
+                weights=self.settings.weights,
                 on_progress=on_progress,
             )
-        elif given := overrides.keys() & {"device", "dtype"}:
+        elif given := overrides.keys() & {"device", "dtype", "weights"}:
             raise SettingsError(
                 f"{' and '.join(sorted(given))}: {type(model).__name__} is loaded already; give "
                 "the model's name here, or the option to agentkv.load_model"

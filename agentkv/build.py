@@ -20,6 +20,7 @@ from agentkv.settings import (
     Slot,
     tuned_for,
 )
+from agentkv.startup import no_collections
 
 if TYPE_CHECKING:
     from agentkv.agent import Agent
@@ -64,7 +65,7 @@ def check_language_model(settings: ModelSettings) -> None:
 
 
 def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
-    """Write the converted copy of a GGUF file if there is none yet; do nothing for other models.
+    """Write the converted copy of a GGUF file if it needs one and there is none yet.
 
     A run does it before it starts workers, which have a time limit for their start.
 
@@ -76,10 +77,13 @@ def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
     """
     if settings.model in SCRIPTED:
         return
-    from agentkv.models.find import find_model, is_gguf, model_folder
+    from agentkv.models.find import find_model, gguf_in_blocks, is_gguf, model_folder
 
     source = find_model(settings.model)
-    if is_gguf(source):
+    if not is_gguf(source):
+        return
+    chosen = {"device": settings.device, "dtype": settings.dtype, "weights": settings.weights}
+    if gguf_in_blocks(source, **chosen) is None:
         model_folder(source, on_progress)
 
 
@@ -98,11 +102,16 @@ def load_run_model(
     """
     if settings.model in SCRIPTED:
         return None
-    from agentkv.models.load import load_model  # seconds of imports, which no script needs
+    with no_collections():
+        from agentkv.models.load import load_model  # seconds of imports, which no script needs
 
-    return load_model(
-        settings.model, device=settings.device, dtype=settings.dtype, on_progress=on_progress
-    )
+        return load_model(
+            settings.model,
+            device=settings.device,
+            dtype=settings.dtype,
+            weights=settings.weights,
+            on_progress=on_progress,
+        )
 
 
 def make_policy(settings: PolicySettings) -> "Policy":

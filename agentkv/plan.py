@@ -1,12 +1,13 @@
 """Compute from shapes how much memory the weights of a model and its cache will take."""
 
 import bisect
+import copy
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
@@ -25,14 +26,18 @@ from agentkv.models.find import (
     check_files,
     default_cache_dtype,
     find_model,
+    gguf_in_blocks,
     is_gguf,
     open_gguf_model,
+    require_quantizable,
     weight_files,
 )
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
 from agentkv.settings import PoliciesSettings, PolicySettings
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
+from agentkv.weights.replace import quantize_linear
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import Layout
 
@@ -61,8 +66,8 @@ class PlannedModel:
     """Shape of its attention; the dtype is the one in which its cache stores dense entries."""
     weights_nbytes: int
     """Bytes of the weights, in the dtype that the model computes in."""
-    weights_dtype: str
-    """That dtype, such as `float32`."""
+    weights_form: str
+    """That dtype, such as `float32`, or the formats of quantized weights."""
     is_on_host: bool
     """True if the model computes in the host's memory, where cold entries are as well."""
 
@@ -129,6 +134,8 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     """
     from transformers import AutoConfig, AutoModelForCausalLM  # takes seconds
 
+    from agentkv.models.gguf.blocks import named_formats, nbytes_in_blocks
+
     source = find_model(settings.model)
     gguf = open_gguf_model(Path(source)) if is_gguf(source) else None
     folder = Path(source) if gguf else check_files(source)[0]
@@ -155,22 +162,45 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
     own_dtype = str(getattr(config, "dtype", None) or torch.float32).removeprefix("torch.")
     hybrid = geometry.hybrid
     if hybrid is not None:
-        nbytes = state_nbytes(model.to(getattr(torch, dtype or own_dtype)))
-        geometry = replace(geometry, hybrid=replace(hybrid, state_nbytes=nbytes))
+        states = state_nbytes(model.to(getattr(torch, dtype or own_dtype)))
+        geometry = replace(geometry, hybrid=replace(hybrid, state_nbytes=states))
     stored: str = settings.cache_dtype
     if stored == "auto":
         stored = default_cache_dtype(settings.model)
     elif stored == "model":
         stored = dtype or own_dtype
+    chosen = {"device": settings.device, "dtype": settings.dtype, "weights": settings.weights}
+    form = dtype or own_dtype
+    if settings.weights in ("int8", "int4"):
+        require_quantizable(settings.weights, device=settings.device, dtype=settings.dtype)
+        form, nbytes = settings.weights, _quantized_nbytes(model, settings.weights)
+    elif gguf is None:
+        nbytes = _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype))
+    elif gguf_in_blocks(source, **chosen) is None:
+        nbytes = gguf.num_values * getattr(torch, form).itemsize
+    else:
+        form, nbytes = named_formats(gguf), nbytes_in_blocks(gguf)
     return PlannedModel(
         settings.model,
         replace(geometry, dtype=getattr(torch, stored)),
-        gguf.num_values * getattr(torch, dtype or own_dtype).itemsize
-        if gguf is not None
-        else _weights_nbytes(folder, None if dtype is None else getattr(torch, dtype)),
-        weights_dtype=dtype or own_dtype,
+        nbytes,
+        form,
         is_on_host=not (settings.device.startswith("cuda") or _computes_on_cuda(settings.device)),
     )
+
+
+def _quantized_nbytes(model: Any, weights: Literal["int8", "int4"]) -> int:
+    """Return the bytes of the weights of a model (device meta) once they are quantized."""
+    model = copy.deepcopy(model)
+    with torch.device("meta"):
+        quantize_linear(model, weights)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    total = sum(parameter.numel() * 4 for parameter in model.parameters())
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            is_shared = module is head and module.codes is getattr(embedding, "codes", None)
+            total += 0 if is_shared else module.packed.nbytes
+    return total
 
 
 def _weights_nbytes(folder: Path, dtype: torch.dtype | None) -> int:

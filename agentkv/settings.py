@@ -32,6 +32,7 @@ SCRIPTED = ("solution", "stop", "random")
 Decoding = Literal["constrained", "free"]
 Observations = Literal["whole", "changes"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Weights = Literal["auto", "float", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,10 @@ class ModelSettings(Settings):
     """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Dtype = "auto"
     """Dtype of the weights. `auto` is the checkpoint's on CUDA, and float32 on a CPU."""
+    weights: Weights = "auto"
+    """Form of the weights. `auto` leaves those of a quantized GGUF file as they are where a CPU can
+    compute with them, and is `float` otherwise; `int8` and `int4` quantize linear layers when the
+    model is loaded, on a CPU."""
     cache_dtype: Literal["auto", "model", "float32", "bfloat16", "float16"] = "auto"
     """Dtype in which the cache stores what it does not quantize, whatever the model computes in.
     `auto` is the checkpoint's if that has 16 bits, else bfloat16; `model` is what the model

@@ -49,7 +49,7 @@ FLOORS = {
         "attached browser",
     ),
     "agentkv": (
-        "defaults nearest progress",
+        "defaults nearest progress startup",
         "advice browsing dialog files hub policies settings terminal weights",
         "cache status_line trace",
         "answer_form",

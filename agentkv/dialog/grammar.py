@@ -7,8 +7,9 @@ number in it is on the page, and its quotations of page and goal are exact (`quo
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -224,29 +225,42 @@ def _page_patterns(page: Page) -> list[_ActionPattern]:
 class Grammar:
     """Token masks over one tokenizer's vocabulary.
 
-    Building one takes about a second, so build one per model.
+    The first matcher takes up to a second more than later ones, so make one grammar per model.
 
     Args:
-        tokenizer: the model's tokenizer; it is copied.
+        tokenizer: the model's tokenizer, which must not change afterwards.
         end_id: the id that ends a reply.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, end_id: int) -> None:
-        copy = Tokenizer.from_str(tokenizer.to_str())
+        self._source, self._end_id = tokenizer, end_id
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        copy = Tokenizer.from_str(self._source.to_str())
         copy.no_padding()
         copy.no_truncation()
-        self._tokenizer = LLTokenizer(copy.to_str(), eos_token=end_id)
-        added = copy.get_added_tokens_decoder().values()
-        self._special_texts = [token.content for token in added if token.special]
+        return LLTokenizer(copy.to_str(), eos_token=self._end_id)
+
+    @cached_property
+    def _special_texts(self) -> list[str]:
+        added = self._source.get_added_tokens_decoder().values()
+        return [token.content for token in added if token.special]
+
+    @cached_property
+    def _closing(self) -> "_Closing":
         # Line break and closing bracket as byte-level and byte-fallback tokenizers write them.
-        self._closing = _Closing(
-            line=self._beginning_with(copy, ("\n", "\u010a", "<0x0A>")),
-            text=self._beginning_with(copy, ("]", "<0x5D>")),
+        vocabulary = self._source.get_vocab()
+        return _Closing(
+            line=self._beginning_with(vocabulary, ("\n", "\u010a", "<0x0A>")),
+            text=self._beginning_with(vocabulary, ("]", "<0x5D>")),
         )
 
-    def _beginning_with(self, tokenizer: Tokenizer, starts: tuple[str, ...]) -> torch.Tensor:
+    def _beginning_with(
+        self, vocabulary: Mapping[str, int], starts: tuple[str, ...]
+    ) -> torch.Tensor:
         mask = torch.zeros(self._tokenizer.vocab_size, dtype=torch.bool)
-        mask[[id for text, id in tokenizer.get_vocab().items() if text.startswith(starts)]] = True
+        mask[[id for text, id in vocabulary.items() if text.startswith(starts)]] = True
         return mask
 
     def start(

@@ -78,15 +78,21 @@ class MessageTemplate:
         tokenizer: a fast tokenizer of transformers.
         end_ids: ids that end a reply, such as those of a generation config.
         name: the template in use, for messages without functions.
+        texts: made from the same tokenizer; None: one is made.
 
     Raises:
         TemplateError: the tokenizer has templates, but no default.
     """
 
     def __init__(
-        self, tokenizer: Any, *, end_ids: Sequence[int] = (), name: str = "default"
+        self,
+        tokenizer: Any,
+        *,
+        end_ids: Sequence[int] = (),
+        name: str = "default",
+        texts: UntrustedTextTokenizer | None = None,
     ) -> None:
-        self._tokenizer = UntrustedTextTokenizer(tokenizer.backend_tokenizer)
+        self._tokenizer = texts or UntrustedTextTokenizer(tokenizer.backend_tokenizer)
         self._vocabulary: dict[str, int] = tokenizer.get_vocab()
         built_in = (
             _CHATML_TEMPLATE
@@ -140,7 +146,9 @@ class MessageTemplate:
         what the template puts there."""
         self._with_functions = self
         if name == "default" and "tool_use" in templates:
-            other = MessageTemplate(tokenizer, end_ids=end_ids, name="tool_use")
+            other = MessageTemplate(
+                tokenizer, end_ids=end_ids, name="tool_use", texts=self._tokenizer
+            )
             self._with_functions = other
             self.end_ids |= other.end_ids
             self._silent &= other._silent

@@ -8,7 +8,6 @@ loses only entries that its policy drops.
 
 import hashlib
 import itertools
-import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -71,6 +70,11 @@ class Template(Protocol):
     @property
     def thinking(self) -> Thinking | None:
         """Format of a thought before a reply; None if the model does not think."""
+        ...
+
+    @property
+    def texts(self) -> "UntrustedTextTokenizer":
+        """The tokenizer of its texts."""
         ...
 
     @property
@@ -157,6 +161,10 @@ class TokenizedTemplate:
     """The encoding that all prompt formats share."""
 
     _tokenizer: "UntrustedTextTokenizer"
+
+    @property
+    def texts(self) -> "UntrustedTextTokenizer":
+        return self._tokenizer
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text)
@@ -252,10 +260,11 @@ class UntrustedTextTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._trusted = Tokenizer.from_str(tokenizer.to_str())
-        self._trusted.no_truncation()
-        self._trusted.no_padding()
-        self._untrusted = Tokenizer.from_str(self._trusted.to_str())
+        content = tokenizer.to_str()
+        self._trusted, self._untrusted = Tokenizer.from_str(content), Tokenizer.from_str(content)
+        for each in (self._trusted, self._untrusted):
+            each.no_truncation()
+            each.no_padding()
         self._untrusted.encode_special_tokens = True
         control = {
             id: token.content
@@ -278,9 +287,8 @@ class UntrustedTextTokenizer:
         self._added = {
             id: token.content for id, token in tokenizer.get_added_tokens_decoder().items()
         }
-        self._is_byte_level = '"type":"ByteLevel"' in json.dumps(
-            json.loads(tokenizer.to_str())["decoder"], separators=(",", ":")
-        )
+        decoder = b"" if tokenizer.decoder is None else tokenizer.decoder.__getstate__()
+        self._is_byte_level = b'"type":"ByteLevel"' in decoder
 
     def encode(self, text: str) -> list[int]:
         """Encode untrusted text, without control ids. Lone surrogates become question marks."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 
-from agentkv.models.gguf.header import GgufError
+from agentkv.models.gguf.header import GgufError, gguf_files
 from agentkv.nearest import did_you_mean
 from agentkv.progress import Listener
 
@@ -95,20 +95,25 @@ def _gguf_in(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def weights_digest(name: str | Path) -> str:
-    """Return 16 hex digits of a SHA-256 over the weight files, to tell models apart.
+def weights_digest(name: str | Path, weights: str = "auto") -> str:
+    """Return 16 hex digits of a SHA-256 over the weight files, to tell models apart, followed by
+    `weights` if that is not `auto`.
 
     Reads every weight file once: 0.1 s for `nano`, seconds for several GB.
 
     Raises:
         ModelError: as `find_model`.
     """
-    folder = model_folder(find_model(name))
+    source = find_model(name)
+    if is_gguf(source):
+        paths = gguf_files(Path(source))
+    else:
+        paths = sorted(model_folder(source).glob(_REQUIRED_FILES["weights (*.safetensors)"]))
     digest = hashlib.sha256()
-    for path in sorted(folder.glob(_REQUIRED_FILES["weights (*.safetensors)"])):
+    for path in paths:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16] + ("" if weights == "auto" else f" {weights}")
 
 
 def default_cache_dtype(name: str | Path) -> str:
@@ -195,6 +200,68 @@ def weight_files(folder: Path) -> list[Path]:
 def is_gguf(source: Path | str) -> bool:
     """Return whether a `find_model` result is a GGUF file."""
     return isinstance(source, Path) and not source.is_dir()
+
+
+def computing_device(device: str) -> str:
+    """Return the device that `device` names, where `auto` is CUDA if available, else the CPU."""
+    if device != "auto":
+        return device
+    import torch  # takes a second
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def gguf_in_blocks(
+    source: Path | str, *, device: str = "auto", dtype: str = "auto", weights: str = "auto"
+) -> "GgufModel | None":
+    """Return a GGUF file that is served without a converted copy, its matrices in the blocks of the
+    file; None for every other model.
+
+    Args:
+        source: the result of `find_model`.
+        device, dtype, weights: as of `agentkv.load_model`.
+
+    Raises:
+        ModelError: as `open_gguf_model`.
+    """
+    if not is_gguf(source) or (dtype, weights) != ("auto", "auto"):
+        return None
+    if computing_device(device) != "cpu":
+        return None
+    from agentkv.models.gguf.blocks import why_float  # seconds of imports
+
+    model = open_gguf_model(Path(source))
+    return None if why_float(model) else model
+
+
+def require_quantizable(
+    weights: str, *, device: str = "auto", dtype: str = "auto", is_placed: bool = False
+) -> None:
+    """Check that a model can be loaded with weights in `int8` or `int4`.
+
+    Args:
+        device, dtype: as of `agentkv.load_model`.
+        is_placed: whether `device_map` or `quantization_config` is given.
+
+    Raises:
+        ModelError: it cannot; the message says what to change.
+    """
+    device = computing_device(device)
+    if is_placed:
+        raise ModelError(
+            f"weights={weights!r} quantizes the weights, and device_map and quantization_config "
+            "say otherwise what becomes of them; give one"
+        )
+    if device != "cpu":
+        raise ModelError(
+            f"weights={weights!r} is for CPUs, and the device is {device}; give device cpu, or "
+            "from Python a quantization_config"
+        )
+    if dtype not in ("auto", "float32"):
+        raise ModelError(
+            f"weights={weights!r} and dtype={dtype!r} are two forms of the weights; leave dtype at "
+            "auto"
+        )
 
 
 def open_gguf_model(path: Path) -> "GgufModel":

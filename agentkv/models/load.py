@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -18,17 +18,25 @@ from agentkv.dialog.rendering import TemplateError, chat_templates
 from agentkv.models.find import (
     ModelError,
     check_files,
+    computing_device,
     default_cache_dtype,
     find_model,
+    gguf_in_blocks,
     half_dtype,
     is_gguf,
     model_folder,
     read_json,
+    require_quantizable,
 )
+from agentkv.models.gguf.header import GgufError
 from agentkv.models.local import LocalModel
 from agentkv.progress import Listener, Progress
-from agentkv.settings import tuned_for
+from agentkv.settings import Weights, tuned_for
 from agentkv.weights.huge_pages import move_weights
+from agentkv.weights.replace import quantize_linear
+
+if TYPE_CHECKING:
+    from agentkv.models.gguf.converted import GgufModel
 
 _MAX_PARAMETERS_PER_VALUE = 8
 """Parameters that one stored value may hold: eight of 4 bits packed into 32."""
@@ -57,12 +65,14 @@ def load_model(
     *,
     device: str = "auto",
     dtype: str = "auto",
+    weights: Weights = "auto",
     quantization_config: Any = None,
     device_map: Any = None,
     on_progress: Listener | None = None,
 ) -> LocalModel:
     """Load `nano`, `smollm2`, a folder in Hugging Face format, a GGUF file, or a hub id that was
-    downloaded before. A GGUF file is converted once, to a copy in the user's cache folder.
+    downloaded before. A GGUF file whose matrices do not stay in its blocks is converted once, to a
+    copy in the user's cache folder.
 
     Models whose tokenizer has the four special tokens of `PlainTemplate` use that template; all
     others use `ChatTemplate`. Code in the folder is never run.
@@ -71,6 +81,9 @@ def load_model(
         device: where the weights go; `auto` is CUDA if available, else the CPU.
         dtype: name of a torch dtype; `auto` is the checkpoint's own on CUDA and float32 on a CPU,
             where 16-bit dtypes are slower.
+        weights: `int8` and `int4` quantize the linear layers, on a CPU. `auto` leaves the matrices
+            of a GGUF file in its blocks if a CPU can compute with them and no `dtype` is given;
+            other models are as with `float`, in `dtype`.
         quantization_config: quantizes the weights, such as `transformers.QuantoConfig` or
             `BitsAndBytesConfig`; needs accelerate and the package that it names.
         device_map: places parts of the model, as in `from_pretrained`, in place of `device`; needs
@@ -85,12 +98,20 @@ def load_model(
     source = find_model(name)
     if device_map is not None and device != "auto":
         raise ModelError(f"device_map places the model, and so does device={device!r}; give one")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device.startswith("cuda") and not torch.cuda.is_available():
+    if device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(
             f"device {device!r}: torch {torch.__version__} finds no GPU; use auto or cpu"
         )
+    device = computing_device(device)
+    places = device_map is not None or quantization_config is not None
+    if weights in ("int8", "int4"):
+        require_quantizable(weights, device=device, dtype=dtype, is_placed=places)
+    elif not places and (
+        gguf := gguf_in_blocks(source, device=device, dtype=dtype, weights=weights)
+    ):
+        if on_progress is not None:
+            on_progress(Progress("loading", name=str(name)))
+        return _load_blocks(gguf, str(name))
     if dtype == "auto":
         torch_dtype = "auto" if device.startswith("cuda") else torch.float32
     else:
@@ -108,7 +129,6 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         _complete_templates(tokenizer, folder)
         _check_size(AutoConfig.from_pretrained(source, **options), num_values, folder)
-        places = device_map is not None or quantization_config is not None
         if places:
             options["device_map"] = device if device_map is None else device_map
         if quantization_config is not None:
@@ -123,6 +143,8 @@ def load_model(
         )
         model, info = loaded
         _check_loading(info, folder)
+        if weights in ("int8", "int4"):
+            quantize_linear(model, weights)
         if not places:
             move_weights(model.to(device))
         return local_model(
@@ -142,6 +164,26 @@ def load_model(
         raise ModelError(
             f"{folder} cannot be read as a model: {type(error).__name__}: {message}"
         ) from error
+
+
+def _load_blocks(gguf: "GgufModel", name: str) -> LocalModel:
+    """Load a GGUF file whose matrices stay in its blocks."""
+    from agentkv.models.gguf.blocks import load_blocks
+
+    try:
+        model = load_blocks(gguf)
+        move_weights(model)
+        return local_model(
+            model,
+            gguf.tokenizer,
+            name=name,
+            cache_dtype=default_cache_dtype(name),
+            **tuned_for(name),
+        )
+    except GgufError as error:
+        raise ModelError(str(error)) from error
+    except OSError as error:
+        raise ModelError(f"{gguf.header.path} cannot be read: {error.strerror}") from error
 
 
 def _complete_templates(tokenizer: Any, folder: Path) -> None:
@@ -236,7 +278,7 @@ def local_model(
     )
     if not template.end_ids:
         raise ModelError(f"{name}: neither the tokenizer nor the chat template has an end token")
-    num_embeddings = len(model.get_input_embeddings().weight)
+    num_embeddings = model.get_input_embeddings().num_embeddings
     largest_id = max(backend.get_vocab(False).values(), default=-1)
     if largest_id >= num_embeddings:
         raise ModelError(

@@ -137,7 +137,9 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engin
             outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
         )
-        template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
+        template = MessageTemplate(
+            local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts
+        )
         engine = Engine(
             local,
             template,

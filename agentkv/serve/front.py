@@ -11,6 +11,7 @@ from agentkv.progress import Progress, telling_of_compilation
 from agentkv.serve.command import load, prepare, serve
 from agentkv.serve.engine import REQUESTS
 from agentkv.serve.settings import ServeSettings
+from agentkv.startup import no_collections
 from agentkv.status_line import StatusLine
 
 
@@ -30,7 +31,7 @@ def run_server(
         kept: what becomes of the sessions when the server stops.
     """
     with contextlib.ExitStack() as stack:
-        with StatusLine(errors) as status, telling_of_compilation(status):
+        with StatusLine(errors) as status, telling_of_compilation(status), no_collections():
             status(Progress("loading", name=settings.model))
             api = stack.enter_context(prepare(load(settings, status), settings, keys))
         chosen = ", ".join(

@@ -34,6 +34,7 @@ class RunSettings(PoliciesSettings, ActingSettings):
             "world_seed",
             "model",
             "device",
+            "weights",
             "policies",
             "budget",
             "seeds",

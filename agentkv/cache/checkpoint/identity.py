@@ -6,13 +6,14 @@ would show that another model reads them.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -48,13 +49,14 @@ def identity(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Return a hexadecimal digest of name, shape, dtype and sampled bytes of every parameter.
+    """Return a hexadecimal digest of name, shape, dtype and sampled bytes of every parameter, and
+    of the tensors that hold quantized weights.
 
     Raises:
         CacheFileError: weights are offloaded.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted([*model.named_parameters(), *_quantized(model)]):
         weights = parameter.detach()
         if weights.device.type == "meta":
             raise CacheFileError(
@@ -70,6 +72,17 @@ def fingerprint(model: PreTrainedModel) -> str:
             sample = sample[steps * (count - 1) // (NUM_SAMPLES - 1)]
         digest.update(sample.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _quantized(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names and tensors of weights in blocks, which are no parameters."""
+    for path, module in model.named_modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            packed = module.packed
+            yield f"{path}.codes", packed.codes
+            yield f"{path}.scales", packed.scales
+            if packed.steps is not None:
+                yield f"{path}.steps", packed.steps
 
 
 def require_same(saved: Mapping[str, Any], model: PreTrainedModel) -> None:

@@ -61,6 +61,11 @@ class GgufModel:
         """The tensors of the file for each weight of the model."""
         return places_of(self.header, self.empty)
 
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer with its chat templates, which render."""
+        return _tokenizer(self.header)
+
     @property
     def num_values(self) -> int:
         """Numbers in the weights."""
@@ -75,8 +80,7 @@ class GgufModel:
         """
         architecture_of(self.header)
         require_readable(self.header)
-        _ = self.places
-        _tokenizer(self.header)
+        _ = self.places, self.tokenizer
 
     @cached_property
     def forms(self) -> dict[str, str]:
@@ -148,7 +152,7 @@ def _write(model: GgufModel, folder: Path, on_progress: Listener | None) -> None
             fcntl.flock(lock, fcntl.LOCK_EX)
             made = Path(part) / "copy"
             made.mkdir()
-            _tokenizer(model.header).save_pretrained(made)
+            model.tokenizer.save_pretrained(made)
             model.config.save_pretrained(made)
             ends = end_ids(model.header)
             generation: Any = GenerationConfig  # has no types

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib
 import math
+import mmap
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -108,33 +109,35 @@ def gguf_package() -> Any:
         ) from None
 
 
+def gguf_files(path: Path) -> list[Path]:
+    """Return all parts of the GGUF file that `path` is, or is a part of."""
+    found = _SPLIT.search(path.name)
+    if not found:
+        return [path]
+    stem, count = path.name[: found.start()], int(found[2])
+    return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+
+
 def read_header(path: Path) -> GgufHeader:
     """Read a GGUF file up to its weights; of a split file any part may be given.
 
     Raises:
         GgufError: a file is missing, truncated, or not GGUF, or its weights have an unknown format.
     """
-    found = _SPLIT.search(path.name)
-    paths = [path]
-    if found:
-        stem, count = path.name[: found.start()], int(found[2])
-        names = [f"{stem}-{i + 1:05}-of-{count:05}.gguf" for i in range(count)]
-        paths = [path.with_name(name) for name in names]
+    paths = gguf_files(path)
     missing = [str(each) for each in paths if not each.is_file()]
     if missing:
-        whole = f"{path} is split into {len(paths)} files, and " if found else ""
+        whole = f"{path} is split into {len(paths)} files, and " if len(paths) > 1 else ""
         raise GgufError(f"{whole}{missing[0]} is missing")
     metadata: dict[str, Any] = {}
     tensors: dict[str, GgufTensor] = {}
     digest = hashlib.sha256()
     for each in reversed(paths):  # the first part has the metadata
         try:
-            with each.open("rb") as file:
-                _Reader(file, each).read_into(metadata, tensors)
-                size = file.tell()
-                file.seek(0)
-                digest.update(file.read(size))
             status = each.stat()
+            with each.open("rb") as file, mapped(file) as content:
+                end = _Reader(content, each).read_into(metadata, tensors)
+                digest.update(content[:end])
         except OSError as error:
             raise GgufError(f"{each} cannot be read: {error.strerror}") from None
         digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
@@ -143,18 +146,28 @@ def read_header(path: Path) -> GgufHeader:
     return GgufHeader(paths[0], metadata, tensors, digest.hexdigest()[:24])
 
 
+@contextlib.contextmanager
+def mapped(file: BinaryIO) -> Iterator[bytes | mmap.mmap]:
+    """Map a file into memory; an empty one has nothing to map."""
+    if file.seek(0, 2) == 0:
+        yield b""
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
 class _Reader:
     """Reads one file. Every length is checked against the file's size before memory is taken."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._size = file.seek(0, 2)
-        file.seek(0)
+    def __init__(self, content: bytes | mmap.mmap, path: Path) -> None:
+        self._content, self._path, self._place = content, path, 0
+        self._size = len(content)
 
-    def read_into(self, metadata: dict[str, Any], tensors: dict[str, GgufTensor]) -> None:
-        """Add what the header says, and leave the file at the end of the header."""
-        if self._file.read(4) != b"GGUF":
+    def read_into(self, metadata: dict[str, Any], tensors: dict[str, GgufTensor]) -> int:
+        """Add what the header says, and return where it ends."""
+        if self._content[:4] != b"GGUF":
             raise GgufError(f"{self._path} is not a GGUF file: it does not begin with GGUF")
+        self._place = 4
         version = self._scalar("I")
         if version not in (2, 3):
             raise GgufError(f"{self._path} has GGUF version {version}; 2 and 3 can be read")
@@ -163,7 +176,7 @@ class _Reader:
             key = self._string()
             metadata[key] = self._value(self._scalar("I"))
         found = [self._tensor() for _ in range(num_tensors)]
-        end = self._file.tell()
+        end = self._place
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise GgufError(f"{self._path}: general.alignment is {alignment!r}")
@@ -176,6 +189,7 @@ class _Reader:
                     f"the file at {self._size}"
                 )
             tensors[name] = GgufTensor(name, shape, form, self._path, start + offset, nbytes)
+        return end
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name, count = self._string(), self._scalar("I")
@@ -203,7 +217,7 @@ class _Reader:
         if kind == _ARRAY:
             element, count = self._scalar("I"), self._scalar("Q")
             if element == _STRING:
-                return [self._string() for _ in range(count)]
+                return self._strings(count)
             code = _SCALARS.get(element)
             if code is not None:
                 return list(self._unpack(code, count))
@@ -214,7 +228,19 @@ class _Reader:
         return self._scalar(code)
 
     def _string(self) -> str:
-        return self._take(self._scalar("Q")).decode("utf-8", "replace")
+        return self._strings(1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        # a vocabulary has a hundred thousand, so each takes as few calls as it can
+        found, end = [], self._place
+        for _ in range(count):
+            start = end + 8
+            end = start + int.from_bytes(self._content[end:start], "little")
+            if end > self._size:
+                raise self._truncated()
+            found.append(self._content[start:end].decode("utf-8", "replace"))
+        self._place = end
+        return found
 
     def _scalar(self, code: str) -> Any:
         return self._unpack(code, 1)[0]
@@ -224,6 +250,10 @@ class _Reader:
         return struct.unpack(f"<{count}{code}", content)
 
     def _take(self, count: int) -> bytes:
-        if count > self._size - self._file.tell():
-            raise GgufError(f"{self._path} is truncated: its header ends with the file")
-        return self._file.read(count)
+        if count > self._size - self._place:
+            raise self._truncated()
+        start, self._place = self._place, self._place + count
+        return self._content[start : self._place]
+
+    def _truncated(self) -> GgufError:
+        return GgufError(f"{self._path} is truncated: its header ends with the file")

@@ -9,14 +9,18 @@ from agentkv.models.gguf.header import GgufError, GgufHeader, gguf_package
 Array = np.ndarray[Any, Any]
 
 
+def read_blocks(header: GgufHeader, name: str) -> Array:
+    """Return the bytes of a tensor (..., bytes of a row), uint8."""
+    tensor = header.tensors[name]
+    raw = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
+    block, nbytes = gguf_package().GGML_QUANT_SIZES[tensor.format]
+    return raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * nbytes)
+
+
 def read_tensor(header: GgufHeader, name: str) -> Array:
     """Return a tensor as float32 numbers."""
-    tensor = header.tensors[name]
-    package = gguf_package()
-    raw = np.fromfile(tensor.path, np.uint8, tensor.nbytes, offset=tensor.offset)
-    block, nbytes = package.GGML_QUANT_SIZES[tensor.format]
-    rows = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * nbytes)
-    values: Array = package.dequantize(rows, tensor.format)
+    package, form = gguf_package(), header.tensors[name].format
+    values: Array = package.dequantize(read_blocks(header, name), form)
     return np.ascontiguousarray(values, np.float32)
 
 

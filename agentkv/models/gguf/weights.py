@@ -163,6 +163,25 @@ def stored_form(header: GgufHeader, name: str, place: tuple[str, ...]) -> str:
     return form if is_moved and form in ("F16", "BF16") else "F32"
 
 
+def own_rows(
+    header: GgufHeader, name: str, part: str, values: Array, num_rows: int, config: Any
+) -> Array:
+    """Return the rows that a weight takes of a tensor, in its own order.
+
+    Args:
+        values: rows of the tensor `part`, as numbers or in blocks.
+        num_rows: rows of the weight.
+    """
+    if _FUSED in part and _PROJECTION.search(name):
+        start, _ = _rows(name, num_rows, config)
+        values = values[start : start + num_rows]
+    if architecture_of(header).is_interleaved and ("q_proj." in name or "k_proj." in name):
+        heads = config.num_attention_heads if "q_proj." in name else config.num_key_value_heads
+        pairs = values.reshape(heads, -1, 2, *values.shape[1:])
+        values = pairs.swapaxes(1, 2).reshape(values.shape)
+    return values
+
+
 def weight_of(
     header: GgufHeader, name: str, place: tuple[str, ...], weight: torch.Tensor, config: Any
 ) -> Array:
@@ -180,14 +199,7 @@ def weight_of(
             assert layer is not None, "values of layers"
             parts.append(np.array(header.metadata[part][int(layer[1])], np.float32))
             continue
-        values = read_tensor(header, part)
-        if _FUSED in part and _PROJECTION.search(name):
-            start, _ = _rows(name, len(weight), config)
-            values = values[start : start + len(weight)]
-        if found.is_interleaved and ("q_proj." in name or "k_proj." in name):
-            heads = config.num_attention_heads if "q_proj." in name else config.num_key_value_heads
-            pairs = values.reshape(heads, -1, 2, *values.shape[1:])
-            values = pairs.swapaxes(1, 2).reshape(values.shape)
+        values = own_rows(header, name, part, read_tensor(header, part), len(weight), config)
         if found.norm_offset and part.endswith("norm.weight") and ".ssm_norm." not in part:
             values = values - np.float32(found.norm_offset)
         parts.append(values)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from agentkv.serve.settings import ServeSettings
+from agentkv.startup import no_collections
 from agentkv.terminal import Terminal, note
 from agentkv_tasks.cli.options import for_people, takes
 
@@ -29,9 +30,10 @@ def serve(
     store = given.get("store")
     kept = f"sessions stay in {store}" if store else "sessions are lost without --store"
     with for_people(f"stopped; {kept}") as console:
-        from agentkv.build import ignored_budget
-        from agentkv.serve.command import check, read_keys
-        from agentkv.serve.front import run_server
+        with no_collections():
+            from agentkv.build import ignored_budget
+            from agentkv.serve.command import check, read_keys
+            from agentkv.serve.front import run_server
 
         settings = ServeSettings.read(**given)
         keys = read_keys(api_keys)

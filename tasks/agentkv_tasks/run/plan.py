@@ -97,7 +97,10 @@ def make_plan(
             jobs += [_job(settings, suite, task, p, parameters[p.row_name], seed) for p in turns]
     weights = cache_dtype = ""
     if settings.model not in SCRIPTED:
-        weights, cache_dtype = weights_digest(settings.model), settings.cache_dtype
+        weights, cache_dtype = (
+            weights_digest(settings.model, settings.weights),
+            settings.cache_dtype,
+        )
         if cache_dtype == "auto":
             cache_dtype = default_cache_dtype(settings.model)
     return Plan(

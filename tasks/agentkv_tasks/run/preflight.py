@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from PIL import ImageFont
 
@@ -17,6 +17,9 @@ from agentkv_env.errors import BrowserGone, BrowserMissing
 from agentkv_env.sites.server import PortBusy, Server
 from agentkv_env.sites.world import World
 from agentkv_tasks.provenance import commit, processor, versions
+
+if TYPE_CHECKING:
+    from agentkv.models.gguf.converted import GgufModel
 
 Verdict = Literal["ok", "degraded", "missing"]
 
@@ -137,22 +140,40 @@ def _model(name: str) -> Iterator[Finding]:
             way, is_cpu = COMPILED if unknown is None else f"transformers: {unknown}", True
             limit = describe(model).max_positions
             kind = f"; {described.header.architecture} in GGUF, its weights were not read"
+            form = _form_of(described)
         else:
-            local = load_model(name)
+            local, form = load_model(name), ""
             model, limit, way, kind = local.model, local.max_positions, decoding(local.model), ""
             num_parameters = sum(parameter.numel() for parameter in model.parameters())
             size = f"{num_parameters / 1e6:.1f} M parameters on {model.device}"
             is_cpu = model.device.type == "cpu"
-        refused = refused_policies(describe(model))
+        geometry = describe(model)
+        refused = refused_policies(geometry)
     except (ModelError, UnsupportedModel) as error:
         yield Finding("model", "missing", str(error))
         return
     yield Finding("model", "ok", f"{name}: {size}, {limit or 'any number of'} positions{kind}")
+    if form:
+        yield Finding("weights", "ok", form)
     is_slower = way != COMPILED and is_cpu
     yield Finding("decoding", "degraded" if is_slower else "ok", way)
+    if geometry.sharing is not None:
+        yield Finding("layers", "ok", geometry.sharing)
     others = "; ".join(f"{', '.join(names)} {why}" for why, names in refused.items())
     verdict: Verdict = "degraded" if refused else "ok"
     yield Finding("policies", verdict, f"all, but {others}" if refused else "all")
+
+
+def _form_of(model: "GgufModel") -> str:
+    """Say in which form the weights of a GGUF file are served here."""
+    from agentkv.models.find import computing_device, gguf_in_blocks
+    from agentkv.models.gguf.blocks import named_formats, why_float
+
+    if gguf_in_blocks(model.header.path) is not None:
+        return f"{named_formats(model)}, as they are in the file"
+    device = computing_device("auto")
+    reason = why_float(model) or f"the device is {device}"
+    return f"converted to {'float32' if device == 'cpu' else 'bfloat16'}: {reason}"
 
 
 def _sites() -> Finding:

@@ -368,7 +368,7 @@ def write(
 
     Args:
         split: tensors in each part of a split file; 0: one file.
-        form: of matrices.
+        form: of matrices; those whose rows are no blocks of 32 are F32 in a format of blocks.
         changes: metadata of the tokenizer that takes the place of the usual (`kind` of `model`;
             None leaves it out), and metadata of the model, by whole keys.
     """
@@ -409,7 +409,8 @@ def write(
     tensors = _tensors(model, arch)
     for key, values in (_fused(tensors) if name.endswith(":fused") else tensors).items():
         theirs = names.get_name(key, try_suffixes=(".weight", ".bias")) or key
-        kind = gguf.GGMLQuantizationType[form if values.ndim > 1 else "F32"]
+        is_matrix = values.ndim > 1 and (form.endswith("16") or values.shape[-1] % 32 == 0)
+        kind = gguf.GGMLQuantizationType[form if is_matrix else "F32"]
         stored = gguf.quantize(values.contiguous().numpy(), kind)
         writer.add_tensor(theirs, stored, raw_dtype=kind)
     writer.write_header_to_file()

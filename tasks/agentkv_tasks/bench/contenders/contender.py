@@ -18,6 +18,7 @@ from agentkv.cache.hf.compat import CACHE
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
+from agentkv_tasks.bench.contenders.models import form_of
 
 BASELINE = "transformers"
 """Label of the baseline: DynamicCache with SDPA, or eager attention for models without SDPA."""
@@ -43,6 +44,11 @@ class Contender(Protocol):
     @property
     def model(self) -> Any:
         """Model that the cache belongs to."""
+        ...
+
+    @property
+    def form(self) -> str:
+        """Formats of the weights, or their dtype."""
         ...
 
     @property
@@ -109,6 +115,10 @@ class Ours:
         return "torch: compiled code does not read its entries"
 
     @property
+    def form(self) -> str:
+        return form_of(self.model)
+
+    @property
     def entry_dtype(self) -> torch.dtype:
         """Dtype of entries that are not quantized."""
         found: torch.dtype = self.cache.dtype or self.model.dtype
@@ -173,6 +183,10 @@ class Transformers:
 
     def __post_init__(self) -> None:
         self.begin(1)  # raises now if a backend is not installed
+
+    @property
+    def form(self) -> str:
+        return form_of(self.model)
 
     @property
     def is_quantised(self) -> bool:

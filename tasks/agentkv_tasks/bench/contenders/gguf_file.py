@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from agentkv.cache.hf.families import describe
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv_tasks.bench.errors import BenchError
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -57,7 +58,7 @@ def require_writable(model: Any) -> None:
 
 
 def write_gguf(model: Any, path: Path) -> None:
-    """Write a model of `ARCHITECTURES` on the CPU to a new file, in the dtype of its weights.
+    """Write a model of `ARCHITECTURES` on the CPU to a new file, in the format of its weights.
 
     The vocabulary consists of as many nameless tokens as the embedding has rows.
 
@@ -71,15 +72,15 @@ def write_gguf(model: Any, path: Path) -> None:
     writer = gguf.GGUFWriter(path, arch)
     try:
         _add_numbers(writer, model)
-        kind = gguf.GGMLQuantizationType[FORMATS[model.dtype]]
-        for name, tensor, is_matrix in _tensors(model, arch):
-            if is_matrix:
-                # NumPy knows no bfloat16, so the bytes are passed
-                found = tensor.detach().contiguous()
+        for name, tensor, form in _tensors(model, arch):
+            found, kind = tensor.detach().contiguous(), gguf.GGMLQuantizationType[form]
+            if form == "BF16":
+                # NumPy knows no such numbers, so the bytes are passed
                 shape = [*found.shape[:-1], found.shape[-1] * found.element_size()]
-                writer.add_tensor(name, found.view(torch.uint8).numpy().reshape(shape), None, kind)
+                content = found.view(torch.uint8).numpy().reshape(shape)
             else:
-                writer.add_tensor(name, tensor.detach().float().contiguous().numpy())
+                content = gguf.quantize(found.float().numpy(), kind)
+            writer.add_tensor(name, content, None, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -113,7 +114,8 @@ def _obstacle(model: Any) -> str | None:
         return f"it is compared on the CPU; the model is on {model.device}"
     for name in _LINEAR:
         linear = model.model.layers[0].get_submodule(name)
-        if type(linear) is not nn.Linear or linear.weight.dtype != model.dtype:
+        is_float = type(linear) is nn.Linear and linear.weight.dtype == model.dtype
+        if not (is_float or isinstance(linear, QuantizedLinear)):
             return f"{name} must be linear in {model.dtype}; found {type(linear).__name__}"
         if linear.bias is not None and name not in _BIASED[arch]:
             return f"{name} of {family} must have no bias"
@@ -135,7 +137,7 @@ def _add_numbers(writer: Any, model: Any) -> None:
     writer.add_rope_dimension_count(head.head_dim)
     writer.add_rope_freq_base(_rope_base(config))
     writer.add_rope_scaling_attn_factors(float(model.model.rotary_emb.attention_scaling))
-    writer.add_vocab_size(model.lm_head.weight.shape[0])
+    writer.add_vocab_size(model.lm_head.out_features)
     writer.add_tokenizer_model("no_vocab")
 
 
@@ -145,29 +147,44 @@ def _rope_base(config: Any) -> float:
     return float(parameters.get("rope_theta", getattr(config, "rope_theta", 10_000.0)))
 
 
-def _tensors(model: Any, arch: str) -> Iterator[tuple[str, Tensor, bool]]:
-    """Yield names, tensors, and whether each is a matrix, in the dtype of the weights."""
+def _tensors(model: Any, arch: str) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield names, tensors and formats. Quantized weights are numbers that their format holds
+    without rounding."""
     base = model.model
-    yield "token_embd.weight", base.embed_tokens.weight, True
-    yield "output_norm.weight", base.norm.weight, False
-    if model.lm_head.weight is not base.embed_tokens.weight:
-        yield "output.weight", model.lm_head.weight, True
+
+    def form(module: Any) -> str:
+        is_packed = isinstance(module, QuantizedLinear | QuantizedEmbedding)
+        return module.format.upper() if is_packed else FORMATS[model.dtype]
+
+    yield "token_embd.weight", base.embed_tokens.weight, form(base.embed_tokens)
+    yield "output_norm.weight", base.norm.weight, "F32"
+    if not _share(model.lm_head, base.embed_tokens):
+        yield "output.weight", model.lm_head.weight, form(model.lm_head)
     if base.rotary_emb.rope_type != "default":
-        yield "rope_freqs.weight", _frequency_factors(base.rotary_emb, model.config), False
+        yield "rope_freqs.weight", _frequency_factors(base.rotary_emb, model.config), "F32"
     head_dim = describe(model).layers[0].head_dim
     for number, layer in enumerate(base.layers):
         for name, theirs in _LINEAR.items():
             linear = layer.get_submodule(name)
             is_turned = arch == "llama" and theirs in ("attn_q", "attn_k")
-            for part, tensor in linear.named_parameters():
-                own = _neighbours(tensor, head_dim) if is_turned else tensor
-                yield f"blk.{number}.{theirs}.{part}", own, part == "weight"
+            for part, tensor in (("weight", linear.weight), ("bias", linear.bias)):
+                if tensor is not None:
+                    own = _neighbours(tensor, head_dim) if is_turned else tensor
+                    kind = form(linear) if part == "weight" else "F32"
+                    yield f"blk.{number}.{theirs}.{part}", own, kind
         for name, theirs in _NORMS.items():
             norm = layer
             for step in name.split("."):
                 norm = getattr(norm, step, None)
             if norm is not None:
-                yield f"blk.{number}.{theirs}.weight", norm.weight, False
+                yield f"blk.{number}.{theirs}.weight", norm.weight, "F32"
+
+
+def _share(head: Any, embedding: Any) -> bool:
+    """Return True if the projection to logits has the weight of the embedding."""
+    if isinstance(head, QuantizedLinear) and isinstance(embedding, QuantizedEmbedding):
+        return head.codes is embedding.codes
+    return head.weight is embedding.weight
 
 
 def _neighbours(tensor: Tensor, head_dim: int) -> Tensor:

@@ -13,23 +13,41 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.hf.families import describe
-from agentkv_tasks.bench.contenders.gguf_file import ARCHITECTURES, require_writable, write_gguf
+from agentkv_tasks.bench.contenders.gguf_file import (
+    ARCHITECTURES,
+    FORMATS,
+    require_writable,
+    write_gguf,
+)
 from agentkv_tasks.bench.contenders.llama_context import Context, GgufWeights, Sizes
 from agentkv_tasks.bench.contenders.llama_format import stored
+from agentkv_tasks.bench.contenders.models import form_of
+from agentkv_tasks.bench.host import dtype_name
 
 
-def weights_of(model: Any) -> GgufWeights:
-    """Let llama.cpp read a model of transformers on the CPU from a file, which is gone afterwards.
+def weights_of(model: Any, file: Path | None = None) -> GgufWeights:
+    """Let llama.cpp read a model of transformers on the CPU from a file.
+
+    Args:
+        file: where the model is from; None: a file is written and gone afterwards.
 
     Raises:
         BenchError: the model cannot be written, or llama.cpp does not take it.
         OSError: there is no room for the file.
     """
+    if file is not None:
+        return GgufWeights(file)
     require_writable(model)
     with tempfile.TemporaryDirectory(prefix="agentkv-") as folder:
         path = Path(folder) / "model.gguf"
         write_gguf(model, path)
         return GgufWeights(path)
+
+
+def form_in_file(model: Any) -> str:
+    """Return the formats of a model's weights as GGUF names them."""
+    form = form_of(model)
+    return FORMATS[model.dtype] if form == dtype_name(model) else form
 
 
 def sizes_of(model: Any) -> Sizes:
@@ -56,6 +74,7 @@ class LlamaCpp:
     model: Any = field(repr=False)
     weights: GgufWeights = field(repr=False)
     """Weights of `model`."""
+    form: str
     kind: str = "llama.cpp"
     decoding: str = "llama.cpp"
     _context: Context = field(init=False, repr=False)
@@ -85,7 +104,7 @@ class LlamaCpp:
         form = self._context.variant["cache"]
         if form == "f16":
             return keys, values
-        is_interleaved = ARCHITECTURES[self.model.config.model_type] == "llama"
+        is_interleaved = ARCHITECTURES.get(self.model.config.model_type) == "llama"
         return stored(keys, values, form, is_interleaved=is_interleaved)
 
     def hold(self) -> None:

@@ -1,8 +1,10 @@
 """Models of the benchmarks: a local model, or random weights in a published shape."""
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +20,18 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from agentkv.models.find import ModelError, find_model, model_folder
+from agentkv.models.find import (
+    ModelError,
+    find_model,
+    gguf_in_blocks,
+    is_gguf,
+    model_folder,
+    require_quantizable,
+)
+from agentkv.settings import Weights
+from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
+from agentkv.weights.replace import quantize_linear
+from agentkv_tasks.bench.host import dtype_name
 
 _FROM: Any = AutoModelForCausalLM  # which has no types
 
@@ -133,17 +146,29 @@ class LoadedModel:
 
     name: str
     model: Any
+    """The model in floating point. Where agentkv serves quantized weights, these are the numbers
+    that they stand for."""
     scaled: str
     """Changes to the size of the shape; empty for none."""
+    served: Any
+    """The model that agentkv serves, not attached: `model`, or one with quantized weights."""
+    file: Path | None = None
+    """The GGUF file of the model, for llama.cpp; None: one is written from `served`."""
 
 
-def load(name: str, device: torch.device, dtype: str) -> LoadedModel:
+def load(name: str, device: torch.device, dtype: str, weights: Weights = "auto") -> LoadedModel:
     """Load a model from this machine; nothing is downloaded.
 
+    Args:
+        dtype, weights: as of `agentkv.load_model`.
+
     Raises:
-        ModelError: the model does not exist or is incomplete.
+        ModelError: the model does not exist or is incomplete, or its weights cannot be so.
     """
     source = find_model(name)
+    is_own_file = is_gguf(source) and (dtype, weights) == ("auto", "auto")
+    file = Path(source) if is_own_file and device.type == "cpu" else None
+    gguf = gguf_in_blocks(source, device=str(device), dtype=dtype, weights=weights)
     if not isinstance(source, str):
         source = model_folder(source)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -153,11 +178,22 @@ def load(name: str, device: torch.device, dtype: str) -> LoadedModel:
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"{source} cannot be read as a model: {error}") from error
-    return _loaded(name, model.to(device), "")
+    if gguf is None:
+        return _loaded(name, model.to(device), "", weights, file)
+    from agentkv.models.gguf.blocks import load_blocks
+
+    loaded = _loaded(name, model, "", file=file)
+    return replace(loaded, served=_with_plain_attention(load_blocks(gguf)))
 
 
 def build(
-    name: str, device: torch.device, dtype: str, *, num_layers: int | None, num_positions: int
+    name: str,
+    device: torch.device,
+    dtype: str,
+    *,
+    weights: Weights = "auto",
+    num_layers: int | None,
+    num_positions: int,
 ) -> LoadedModel:
     """Make random weights in a published shape.
 
@@ -183,7 +219,7 @@ def build(
     torch.manual_seed(0)
     with device:
         model = _FROM.from_config(config, dtype=kept)
-    return _loaded(name, model.to(device), ", ".join(changes))
+    return _loaded(name, model.to(device), ", ".join(changes), weights)
 
 
 def twin(model: Any, attention: str) -> Any:
@@ -205,9 +241,38 @@ def most_positions(model: Any) -> int | None:
     return int(model.config.max_position_embeddings) if is_learned else None
 
 
-def _loaded(name: str, model: Any, scaled: str) -> LoadedModel:
+def form_of(model: Any) -> str:
+    """Return the formats of a model's weights, those of most numbers first, or their dtype."""
+    numbers: Counter[str] = Counter()
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            packed = module.packed
+            numbers[packed.format.name.upper()] += packed.rows * packed.width
+    names = ", ".join(form for form, _ in numbers.most_common())
+    return names or dtype_name(model)
+
+
+def _with_plain_attention(model: Any) -> Any:
     model.set_attn_implementation(plain_attention(model))
-    return LoadedModel(name, model.eval(), scaled)
+    return model.eval()
+
+
+def _loaded(
+    name: str, model: Any, scaled: str, weights: Weights = "auto", file: Path | None = None
+) -> LoadedModel:
+    model = _with_plain_attention(model)
+    if weights not in ("int8", "int4"):
+        return LoadedModel(name, model, scaled, model, file)
+    require_quantizable(
+        weights, device=model.device.type, dtype=str(model.dtype).removeprefix("torch.")
+    )
+    served = copy.deepcopy(model)
+    quantize_linear(served, weights)
+    with torch.no_grad():
+        for path, module in served.named_modules():
+            if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+                model.get_submodule(path).weight.copy_(module.weight)
+    return LoadedModel(name, model, scaled, served, file)
 
 
 def scale(config: Any, most_bytes: float, dtype: torch.dtype, num_layers: int | None) -> list[str]:

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +26,7 @@ from agentkv_tasks.bench.contenders.contender import (
 )
 from agentkv_tasks.bench.contenders.left_out import line
 from agentkv_tasks.bench.contenders.llama_context import VARIANTS
-from agentkv_tasks.bench.contenders.models import twin
+from agentkv_tasks.bench.contenders.models import form_of, twin
 from agentkv_tasks.bench.errors import BenchError
 
 AGAINST = (BASELINE, "static", "quantized", "kvpress", "llama.cpp")
@@ -72,13 +73,21 @@ _PRESSED: Mapping[str, Any] = MappingProxyType(
 
 
 def others(
-    against: tuple[str, ...], plain: Any, *, chunk: int, budget: int | str | None
+    against: tuple[str, ...],
+    plain: Any,
+    *,
+    chunk: int,
+    budget: int | str | None,
+    served: Any = None,
+    file: Path | None = None,
 ) -> tuple[list[Contender], list[str]]:
     """Make the baseline and the requested contenders, and a line for each that is missing.
 
     Args:
         plain: unmodified model with transformers' own attention.
         budget: entries per head for kvpress, which takes a number only.
+        served: the model whose weights llama.cpp reads; None: `plain`.
+        file: a GGUF file with these weights; None: one is written.
     """
     found: list[Contender] = []
     missing: list[str] = []
@@ -89,7 +98,7 @@ def others(
             missing.append(line(label, error))
     labels = [label for label in VARIANTS if {"llama.cpp", label} & set(against)]
     if labels:
-        own, left_out = _of_llama_cpp(plain, labels)
+        own, left_out = _of_llama_cpp(plain, labels, plain if served is None else served, file)
         found += own
         missing += left_out
     return found, missing
@@ -149,23 +158,25 @@ def _pressed(plain: Any, budget: int | str | None) -> Contender:
     return Pressed(PRESSED, model, {**_PRESSED, "target_size": budget})
 
 
-def _of_llama_cpp(plain: Any, labels: Iterable[str]) -> tuple[list[Contender], list[str]]:
+def _of_llama_cpp(
+    plain: Any, labels: Iterable[str], served: Any, file: Path | None
+) -> tuple[list[Contender], list[str]]:
     """Make the contenders of llama.cpp, which share their weights, and a line for each that is
     missing."""
     if not (_is_here("llama_cpp") and _is_here("gguf")):
         needs = "llama-cpp-python and gguf are not installed; pip install 'agentkv-web[llama-cpp]'"
         return [], [f"llama.cpp: left out, {needs}"]
-    from agentkv_tasks.bench.contenders.llama_cpp import LlamaCpp, weights_of
+    from agentkv_tasks.bench.contenders.llama_cpp import LlamaCpp, form_in_file, weights_of
 
     found: list[Contender] = []
     missing: list[str] = []
     try:
-        weights = weights_of(plain)
+        weights = weights_of(served, file)
     except _REFUSED as error:
         return [], [line("llama.cpp", error)]
     for label in labels:
         try:
-            found.append(LlamaCpp(label, plain, weights))
+            found.append(LlamaCpp(label, plain, weights, form_in_file(served)))
         except BenchError as error:
             missing.append(line(label, error))
     return found, missing
@@ -201,6 +212,10 @@ class Pressed:
 
     def __post_init__(self) -> None:
         self.begin(1)
+
+    @property
+    def form(self) -> str:
+        return form_of(self.model)
 
     def begin(self, room: int, batch: int = 1) -> None:
         from transformers import DynamicCache

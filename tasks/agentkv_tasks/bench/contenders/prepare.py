@@ -62,10 +62,12 @@ class ContenderBenchSettings(ModelBenchSettings):
                 self.shape,
                 device,
                 self.settings.dtype,
+                weights=self.settings.weights,
                 num_layers=self.num_layers,
                 num_positions=num_positions,
             )
-        loaded = load(self.settings.model, device, self.settings.dtype)
+        settings = self.settings
+        loaded = load(settings.model, device, settings.dtype, settings.weights)
         most = most_positions(loaded.model)
         if most is not None and num_positions > most:
             raise BenchError(
@@ -84,6 +86,7 @@ class ContenderBenchSettings(ModelBenchSettings):
             "settings": {
                 "chunk": self.settings.chunk,
                 "dtype": dtype_name(loaded.model),
+                "weights": self.settings.weights,
                 "num_layers": loaded.model.config.num_hidden_layers,
                 **settings,
             },
@@ -128,18 +131,18 @@ def num_checked(settings: RunSettings) -> int:
 
 
 def make_ours(
-    settings: RunSettings, policies: Sequence[PolicySettings], plain: Any
+    settings: RunSettings, policies: Sequence[PolicySettings], served: Any
 ) -> list[Contender]:
-    """Make a contender of agentkv for each policy, with the weights of `plain`.
+    """Make a contender of agentkv for each policy, with the weights of `served`.
 
     Raises:
         ValueError: a policy does not fit into the budget.
     """
-    model = twin(plain, plain.config._attn_implementation)
+    model = twin(served, served.config._attn_implementation)
     attach(model)
     cache_dtype: str | None = settings.cache_dtype
     if cache_dtype == "auto":
-        cache_dtype = half_dtype(dtype_name(plain))
+        cache_dtype = half_dtype(dtype_name(served))
     elif cache_dtype == "model":
         cache_dtype = None
     found: list[Contender] = []
@@ -162,12 +165,19 @@ def make_ours(
 
 
 def make_contenders(
-    settings: RunSettings, against: tuple[str, ...], plain: Any
+    settings: RunSettings, against: tuple[str, ...], loaded: LoadedModel
 ) -> tuple[list[Contender], list[str]]:
     """Make the baseline, then other libraries' caches, then agentkv's; and a line for each that is
     missing."""
-    found, missing = others(against, plain, chunk=settings.chunk, budget=settings.budget)
-    return [*found, *make_ours(settings, settings.policies, plain)], missing
+    found, missing = others(
+        against,
+        loaded.model,
+        chunk=settings.chunk,
+        budget=settings.budget,
+        served=loaded.served,
+        file=loaded.file,
+    )
+    return [*found, *make_ours(settings, settings.policies, loaded.served)], missing
 
 
 def check_contenders(

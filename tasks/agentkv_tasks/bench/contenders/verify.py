@@ -11,6 +11,7 @@ from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.layer_storage import LayerStorage
+from agentkv_kernels.weights import FORMATS
 from agentkv_tasks.bench.contenders.contender import BASELINE, Contender, Ours, Transformers, pieces
 from agentkv_tasks.bench.contenders.judge import CacheJudge, Kept, attention_of
 from agentkv_tasks.bench.contenders.llama_cpp import LlamaCpp
@@ -45,6 +46,11 @@ came to 0.053, 0.0033, 0.032 and 0.14 (our choice: three times that). transforme
 new tokens before they are read: up to 1,208 came to 0.17 (our choice: twice that)."""
 
 
+ROUNDED = 0.3
+"""Addition to `LOGITS`, and half of it to `QUANTISED`, where weights are quantized: activations are
+rounded to 8 bits for the products, which the judge does not do."""
+
+
 class WrongError(RuntimeError):
     """A contender computes wrong results, so its speed means nothing."""
 
@@ -59,20 +65,22 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
     afterwards.
 
     Returns:
-        The largest distances by name, as shares.
+        The largest distances by name, as shares, and the limit of the logits.
 
     Raises:
         WrongError: a distance exceeds its limit; the message names both.
     """
     judge = CacheJudge(plain, contender.as_stored if isinstance(contender, LlamaCpp) else None)
-    worst = {"logits": 0.0, "quantised": 0.0}
     begin = ids.shape[1] - NUM_STEPS
     contender.begin(ids.shape[1], ids.shape[0])
-    most = LOGITS[plain.dtype] + OTHERS.get(contender.label, 0.0)
+    rounded = _rounded(contender)
+    most = LOGITS[plain.dtype] + OTHERS.get(contender.label, 0.0) + rounded
     rows = ROWS[plain.dtype]
     if isinstance(contender, Ours):
         contender.cache.may_look_back = False
-        most, rows = LOGITS[_coarsest(contender)], ROWS[_coarsest(contender)]
+        most = LOGITS[_coarsest(contender)] + rounded
+        rows = ROWS[_coarsest(contender)] + rounded / 2
+    worst = {"logits": 0.0, "quantised": 0.0, "most_logits": most}
     read = [*pieces(ids[:, :begin], chunk), *pieces(ids[:, begin:], 1)]
     if contender.kind == "kvpress":
         # it evicts only while decoding and reads its prompt whole, so only the prompt is checked
@@ -136,7 +144,8 @@ def check_state(contender: Ours, token: Tensor) -> dict[str, float]:
     found = {"attention": worst}
     if contender.decoding == COMPILED:
         # the new token's own entry is read before or after it is rounded to the entries' dtype
-        apart, most = _apart(contender.feed(token), expected), LOGITS[dtype]
+        apart = _apart(contender.feed(token), expected)
+        most = LOGITS[dtype] + _rounded(contender)
         if not apart <= most:
             raise WrongError(
                 f"{contender.label} is wrong: after {seen} tokens the logits of its compiled step "
@@ -155,7 +164,7 @@ def check_logits(contender: Ours, found: Tensor, expected: Tensor) -> None:
     Raises:
         WrongError: the distance exceeds rounding.
     """
-    apart, most = _apart(found, expected), LOGITS[_coarsest(contender)]
+    apart, most = _apart(found, expected), LOGITS[_coarsest(contender)] + _rounded(contender)
     if not apart <= most:
         raise WrongError(
             f"{contender.label} is wrong: after {contender.cache.seen} tokens its logits are "
@@ -180,6 +189,12 @@ def _take_quantised(contender: Contender, judge: CacheJudge) -> tuple[str | None
     if isinstance(contender, Transformers) and contender.is_quantised:
         return contender.label, judge.take_decoded(contender.decoded())
     return None, 0.0
+
+
+def _rounded(contender: Contender) -> float:
+    """Return what the products of quantized weights add to the limit of logits; 0 without any."""
+    is_quantized = any(form.lower() in FORMATS for form in contender.form.split(", "))
+    return ROUNDED if is_quantized else 0.0
 
 
 def _coarsest(contender: Ours) -> torch.dtype:

@@ -28,13 +28,12 @@ class MemoryEpisode:
 def measured(episode: MemoryEpisode) -> MemoryUse:
     """Run an episode in this process, which must not have done anything before."""
     with threads_of_torch(episode.bench.threads), torch.inference_mode():
-        loaded = episode.bench.load(episode.num_positions)
-        contender = _contender(episode, loaded.model)
-        prompt = random_ids(loaded.model, 1, episode.seen)
+        contender = _contender(episode)
+        prompt = random_ids(contender.model, 1, episode.seen)
         # weights in a mapped file are resident once they have been used
         contender.model(input_ids=prompt[:, :1], use_cache=False, logits_to_keep=1)
         gc.collect()
-        device = loaded.model.device
+        device = contender.model.device
         reset_peaks(device)
         loaded_bytes = _peak_bytes(device)
         contender.begin(episode.seen + episode.num_decoded)
@@ -60,9 +59,12 @@ def _peak_bytes(device: torch.device) -> int:
     return peak_rss_bytes() if on_device is None else on_device
 
 
-def _contender(episode: MemoryEpisode, plain: object) -> Contender:
+def _contender(episode: MemoryEpisode) -> Contender:
+    """Make the contender, with no other form of the weights in memory than its own."""
     bench, settings = episode.bench, episode.bench.settings
+    loaded = bench.load(episode.num_positions)
     for chosen in settings.policies:
         if chosen.row_name == episode.label:
-            return make_ours(settings, [chosen], plain)[0]
-    return other(episode.label, bench.against, plain, chunk=settings.chunk, budget=settings.budget)
+            return make_ours(settings, [chosen], loaded.served)[0]
+    options = {"chunk": settings.chunk, "budget": settings.budget}
+    return other(episode.label, bench.against, loaded.model, **options)

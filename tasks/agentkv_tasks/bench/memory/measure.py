@@ -182,7 +182,7 @@ def _checked(
     settings = bench.settings
     with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = bench.load(bench.most_tokens)
-        contenders, missing = make_contenders(settings, bench.against, loaded.model)
+        contenders, missing = make_contenders(settings, bench.against, loaded)
         # one full cache, and its copy while it grows
         require_memory(loaded.model, max(bench.lengths), 2)
         say = _shown_on(console)
@@ -194,11 +194,12 @@ def _checked(
         about = {**bench.about(loaded), "commit": started_at, "command": bench.command}
         of_llama = None
         if any(each.kind == "llama.cpp" for each in contenders):
-            write_gguf(loaded.model, model_file)
+            if loaded.file is None:
+                write_gguf(loaded.served, model_file)
             prompt = random_ids(loaded.model, 1, max(bench.lengths))
             of_llama = LlamaEpisode(
                 label="",
-                path=model_file,
+                path=loaded.file or model_file,
                 sizes=sizes_of(loaded.model),
                 prompt=array("i", prompt[0].tolist()),
                 chunk=settings.chunk,
@@ -214,5 +215,10 @@ def _shown_on(console: Console) -> Say:
 
 def _known(contenders: Sequence[Contender]) -> dict[str, dict[str, Any]]:
     return {
-        each.label: {"kind": each.kind, "parameters": dict(each.parameters)} for each in contenders
+        each.label: {
+            "kind": each.kind,
+            "parameters": dict(each.parameters),
+            "form": each.form,
+        }
+        for each in contenders
     }

@@ -57,6 +57,9 @@ class MemoryRow(BenchRow):
     """Distances found by the checks before the measurement, as shares; see `verify`."""
     cold_bytes: int | None = None
     """Cold tier and its index at the end; None in rows of versions that did not count it."""
+    form: str = ""
+    """Formats of the weights, or their dtype; empty in rows of versions that knew floating point
+    alone."""
     threads: int = 1
     command: str = ""
     schema: int = 2

@@ -320,7 +320,7 @@ def _alike(bench: NeedleBench, local: "LocalModel") -> dict[str, Any]:
     settings, is_in_words = bench.settings, isinstance(local.template, WordsTemplate)
     return {
         "model": local.name,
-        "weights": weights_digest(settings.model),
+        "weights": weights_digest(settings.model, settings.weights),
         "kind": bench.kind.name,
         "kind_parameters": asdict(bench.kind),
         "seed": bench.seed,

@@ -312,7 +312,7 @@ def _alike(
     settings = bench.settings
     return {
         "model": local.name,
-        "weights": weights_digest(settings.model),
+        "weights": weights_digest(settings.model, settings.weights),
         "source": stream.source,
         "stream_sha256": stream.digest,
         "num_tokens": bench.num_tokens,

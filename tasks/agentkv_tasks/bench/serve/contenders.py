@@ -173,7 +173,9 @@ def contenders(
     """Yield `re-read` and one contender for each policy of `run`, whose server runs meanwhile."""
     chosen = run.chosen(PoliciesSettings)
     settings = ServeSettings(**chosen, port=0, store=store, name=Path(run.model).name)
-    template = MessageTemplate(local.source_tokenizer, end_ids=end_ids_of(local.model))
+    template = MessageTemplate(
+        local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts
+    )
     with (
         prepare(local, settings) as prepared,
         serving_in_thread(prepared, settings) as port,

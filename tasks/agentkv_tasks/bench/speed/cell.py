@@ -117,6 +117,7 @@ class Timed:
             parameters=dict(self.contender.parameters),
             attention=self.attention,
             decoding=self.decoding,
+            form=self.contender.form,
             batch=batch,
             num_rounds=len(self.rounds),
             p20_ms=percentile(steps, 0.2),

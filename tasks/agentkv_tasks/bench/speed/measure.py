@@ -93,7 +93,7 @@ def run_bench(bench: SpeedBench, console: Console) -> list[SpeedRow]:
     file = speed_file(bench.out, fresh=bench.fresh)
     with threads_of_torch(bench.threads), torch.inference_mode():
         loaded = bench.load(bench.most_tokens)
-        contenders, missing = make_contenders(bench.settings, bench.against, loaded.model)
+        contenders, missing = make_contenders(bench.settings, bench.against, loaded)
         about = bench.about(
             loaded,
             cache_dtype=bench.settings.cache_dtype,

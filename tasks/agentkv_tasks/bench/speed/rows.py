@@ -96,6 +96,9 @@ class SpeedRow(BenchRow):
     """Distances found by the checks before the measurement, as shares; see `verify`."""
     load_average: Sequence[float]
     """Load of the machine over a minute, before and after the rounds; empty if unknown."""
+    form: str = ""
+    """Formats of the weights, or their dtype; empty in rows of versions that knew floating point
+    alone."""
     threads: int = 1
     command: str = ""
     schema: int = 5

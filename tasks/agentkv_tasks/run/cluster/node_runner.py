@@ -220,7 +220,7 @@ def _problem(plan: Plan) -> str:
         if settings.model not in SCRIPTED:
             from agentkv.models.find import weights_digest
 
-            if weights_digest(settings.model) != plan.weights:
+            if weights_digest(settings.model, settings.weights) != plan.weights:
                 return f"the model {settings.model} has other weights there; copy them anew"
     except ValueError as error:
         return str(error)
