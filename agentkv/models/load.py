@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentkv.cache.hf.attach import attach
+from agentkv.cache.hf.trim import trim_heap
 from agentkv.defaults import CHUNK
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
@@ -146,7 +147,7 @@ def load_model(
         if weights in ("int8", "int4"):
             quantize_linear(model, weights)
         if not places:
-            move_weights(model.to(device))
+            move_weights(model.to(device), trim_heap)
         return local_model(
             model.eval(),
             tokenizer,
@@ -172,7 +173,7 @@ def _load_blocks(gguf: "GgufModel", name: str) -> LocalModel:
 
     try:
         model = load_blocks(gguf)
-        move_weights(model)
+        move_weights(model, trim_heap)
         return local_model(
             model,
             gguf.tokenizer,

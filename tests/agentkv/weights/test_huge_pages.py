@@ -1,6 +1,7 @@
 """Weights move to other memory, and the model stays what it was."""
 
 import copy
+import gc
 import io
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_model_computes_the_same_after_its_weights_moved(form, has_huge_pages)
         quantize_linear(own, form)
     before = {name: each.data_ptr() for name, each in own.state_dict().items()}
     expected = own(IDS).logits
-    assert move_weights(own)
+    assert move_weights(own, gc.collect)
     assert torch.equal(own(IDS).logits, expected)
     assert all(each.data_ptr() != before[name] for name, each in own.state_dict().items())
     table = "codes" if form else "weight"
@@ -48,7 +49,7 @@ def test_a_model_computes_the_same_after_its_weights_moved(form, has_huge_pages)
 
 def test_a_saved_tensor_does_not_bring_the_others(has_huge_pages):
     own = model()
-    move_weights(own)
+    move_weights(own, gc.collect)
     file = io.BytesIO()
     torch.save(own.model.norm.weight, file)
     assert file.tell() < 10_000
@@ -56,11 +57,11 @@ def test_a_saved_tensor_does_not_bring_the_others(has_huge_pages):
 
 def test_weights_stay_where_there_is_nothing_to_gain(has_huge_pages):
     small = nn.Linear(8, 8)
-    assert not move_weights(small)
+    assert not move_weights(small, gc.collect)
     has_huge_pages.write_text("always madvise [never]")
-    assert not move_weights(model())
+    assert not move_weights(model(), gc.collect)
     has_huge_pages.unlink()
-    assert not move_weights(model())
+    assert not move_weights(model(), gc.collect)
 
 
 def test_parameters_that_share_part_of_their_memory_stay(has_huge_pages):
@@ -69,4 +70,4 @@ def test_parameters_that_share_part_of_their_memory_stay(has_huge_pages):
     own.register_buffer("whole", whole)
     own.register_buffer("first", whole[: 1 << 19])
     own.register_buffer("second", whole[1 << 19 :])
-    assert not move_weights(own)
+    assert not move_weights(own, gc.collect)
