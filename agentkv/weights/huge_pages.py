@@ -30,7 +30,7 @@ def move_weights(model: nn.Module, release: Callable[[], None]) -> bool:
     """Move a model's parameters and buffers on the CPU to huge pages, one after the other.
 
     Tensors that share memory, such as tied ones, still do. Views that were taken of them keep the
-    old memory. It takes the time of a copy, and at a time little more memory than the largest tensor.
+    old memory. It takes the time of a copy, and little more memory than one tensor at a time.
 
     Args:
         release: gives memory that was freed back to the system.
