@@ -149,7 +149,7 @@ def _read(
     hidden = plain_forward.forward(parts, cache, ids, positions, mask)
     keep = given.get("logits_to_keep", 0)
     hidden = hidden[:, slice(-keep, None) if isinstance(keep, int) else keep]
-    linear = plain_forward.linear_for(hidden.shape[0] * hidden.shape[1], parts.dtype)
+    linear = plain_forward.linear_for(1, parts.dtype)  # mostly one token's logits are wanted
     return parts.finish_logits(linear(hidden, parts.head))
 
 
