@@ -27,7 +27,7 @@ from agentkv.cache.checkpoint.snapshot import (
 )
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.eviction.turns import Turns
-from agentkv.cache.geometry import Geometry
+from agentkv.cache.geometry import Attention, Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import (
     CACHE,
@@ -332,6 +332,11 @@ class Cache(HookedCache):
         """
         return sum(layer.num_evicted for layer in self._bounded_layers())
 
+    @property
+    def _keeps_all(self) -> bool:
+        """True if the policy keeps every entry as it is."""
+        return not self.policy.gate.evicts and self.policy.precision.format is None
+
     def _bounded_layers(self) -> Sequence[CacheLayer]:
         """Return the layers that the policy bounds; all if it bounds none."""
         layers = self.cache_layers
@@ -510,13 +515,16 @@ class Cache(HookedCache):
     def tokens_at_once(self, num_tokens: int) -> int:
         """Return how many of `num_tokens` new tokens one forward of `feed` reads.
 
-        A policy that compares layers acts between forwards only, so that it reads one chunk. Where
-        the model's positions run out, a forward reads at most a quarter of them.
+        A policy that compares layers acts between forwards only, so that it reads one chunk, and so
+        does a policy where layers share keys, unless it keeps all as it is. Where the model's
+        positions run out, a forward reads at most a quarter of them.
         """
         policy, most = self.policy, self.geometry.max_positions
+        acts_between = policy.precision.by_rank or policy.allocator.learns
+        acts_between |= bool(self.geometry.sources) and not self._keeps_all
         if self.prefill == "whole":
             size = max(1, num_tokens)
-        elif self.chunk == 1 or policy.precision.by_rank or policy.allocator.learns:
+        elif self.chunk == 1 or acts_between:
             size = self.chunk
         else:
             size = max(self.chunk, AT_ONCE)
@@ -776,6 +784,7 @@ class Cache(HookedCache):
         self.progress.has_changed |= bool(self.recurrent)
 
     def leave(self) -> None:
+        vars(self).pop("shared_layers", None)
         self.progress.leave()
 
     def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor | None:
@@ -837,7 +846,11 @@ class Cache(HookedCache):
         scale: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Store a layer's new tokens and attend; see `CacheLayer.attend`."""
+        """Store a layer's new tokens and attend; see `CacheLayer.attend`.
+
+        A layer that shares the keys of an earlier one attends to what that has stored, with all new
+        tokens or the last of them.
+        """
         if id(module) not in self._modules:
             raise Misuse(OTHER_MODEL)
         is_token = self._is_token
@@ -847,28 +860,38 @@ class Cache(HookedCache):
             raise Misuse("a padding mask must be the model's argument `attention_mask`")
         layer = self.cache_layers[handle.layer_idx]
         with torch.no_grad():
-            self.progress.has_changed = True
-            self.batch, _, self.num_new, _ = handle.keys.shape
-            attention = layer.attention_of(module, scale, sinks)
-            self.evictor.before_layer(layer, self.num_new)
-            outputs = []
-            for start, stop in self._chunks(self.num_new):
-                new = slice(start, stop)
-                q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
-                own = None if is_token is None else is_token[:, new]
-                outputs.append(layer.attend(q, keys, values, own, attention))
-                if not self._takes_drafts:
-                    self.evictor.after_layer(layer, stop - start)
-            output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            if handle.is_stored:
+                own = None if is_token is None else is_token[:, -query.shape[2] :]
+                output = layer.attend_again(
+                    query, own, num_new=self.num_new, scale=scale, sinks=sinks
+                )
+            else:
+                output = self._store(layer, handle, query, layer.attention_of(module, scale, sinks))
         if query.requires_grad and torch.is_grad_enabled():
             output = WithoutGradient.apply(output, query)  # type: ignore[no-untyped-call]
         return output
 
+    def _store(
+        self, layer: CacheLayer, handle: Handle, query: Tensor, attention: Attention
+    ) -> Tensor:
+        """Store the new tokens of a layer, and attend and evict chunk by chunk."""
+        self.progress.has_changed = handle.is_stored = True
+        self.batch, _, self.num_new, _ = handle.keys.shape
+        self.evictor.before_layer(layer, self.num_new)
+        is_token, outputs = self._is_token, []
+        for start, stop in self._chunks(self.num_new):
+            new = slice(start, stop)
+            q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
+            own = None if is_token is None else is_token[:, new]
+            outputs.append(layer.attend(q, keys, values, own, attention))
+            if not self._takes_drafts and not layer.is_shared:
+                self.evictor.after_layer(layer, stop - start)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
     def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
         """Return the first and last columns of the chunks in which new tokens are attended."""
-        policy = self.policy
-        is_kept = not policy.gate.evicts and policy.precision.format is None
-        size = self.chunk if self._in_chunks and not is_kept else num_new
+        is_whole = self._keeps_all or bool(self.geometry.sources)
+        size = self.chunk if self._in_chunks and not is_whole else num_new
         ends = [*range(0, num_new, size), num_new]
         if len(ends) > 2 and num_new - ends[-2] == 1:
             del ends[-2]  # a chunk of one token would count as a step of decoding
@@ -890,6 +913,12 @@ class Cache(HookedCache):
 
     @torch.no_grad()
     def finish(self) -> None:
+        vars(self).pop("shared_layers", None)  # handles, which transformers 4.57 leaves here
+        for i in sorted(set(self.geometry.sources)):
+            layer = self.cache_layers[i]
+            layer.finish()
+            if not self._takes_drafts:
+                self.evictor.after_layer(layer, self.num_new)
         if self._takes_drafts:
             self._num_waiting = self.num_new
         else:

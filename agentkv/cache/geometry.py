@@ -50,7 +50,8 @@ class Geometry:
 
     family: str
     layers: tuple[LayerShape, ...]
-    """Layers that attend. The cache, its policy and its budget count these alone."""
+    """Layers that attend to keys and values of their own. The cache, its policy and its budget
+    count these alone."""
     num_q_heads: int
     dtype: torch.dtype
     max_positions: int | None
@@ -59,11 +60,28 @@ class Geometry:
     """Why stored keys of a layer cannot be turned to other positions; None if they can."""
     hybrid: Hybrid | None = None
     """Where these layers are among the decoder layers; None for a model that attends in each."""
+    sources: tuple[int, ...] = ()
+    """For each decoder layer after `layers`, the one of them whose keys and values it attends to;
+    empty for most models."""
+    why_not_watched: str | None = None
+    """Why the residual shift of its layers cannot be read; None if it can."""
 
     @property
     def recurrent_layers(self) -> tuple[int, ...]:
         """Decoder layers that keep a recurrent state; empty for most models."""
         return () if self.hybrid is None else self.hybrid.recurrent
+
+    @property
+    def sharing(self) -> str | None:
+        """Which layers attend to the keys of others, in a sentence without its period; None for no
+        layer."""
+        if not self.sources:
+            return None
+        whole = len(self.layers) + len(self.sources)
+        return (
+            f"{len(self.sources)} of {whole} layers attend to the keys and values of "
+            f"{len(set(self.sources))} others, which are stored once"
+        )
 
     @property
     def policy_layers(self) -> tuple[int, ...]:

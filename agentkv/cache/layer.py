@@ -43,6 +43,8 @@ class CacheLayer(Addressed):
         looks_back: whether the newest token may be computed again; the layer then keeps what its
             window shows that token until the next one comes.
         dtype: of dense entries; None: the model's.
+        is_shared: whether later layers attend to its entries, which then leave when the forward
+            ends.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class CacheLayer(Addressed):
         cold_memory: ColdMemory = IN_MEMORY,
         looks_back: bool = False,
         dtype: torch.dtype | None = None,
+        is_shared: bool = False,
     ) -> None:
         self.shape, self.policy, self.meter, self.dtype = shape, policy, meter, dtype
+        self.is_shared = is_shared
         self.cold_meter, self.cold_memory = cold_meter or Meter(), cold_memory
         self.index_meter = index_meter or Meter()
         self.looks_back = looks_back
@@ -190,14 +194,61 @@ class CacheLayer(Addressed):
         self._advance(num_new, columns)
         return output.transpose(1, 2)
 
+    def attend_again(
+        self,
+        q: Tensor,
+        is_token: Tensor | None,
+        *,
+        num_new: int,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Attend as a later layer that shares the entries, with the last of the new tokens.
+
+        No statistic counts its attention.
+
+        Args:
+            q: (B, H * G, q, D), rotated.
+            is_token: (B, q) bool on the CPU, as in `attend`.
+            num_new: columns of the forward.
+
+        Returns:
+            (B, q, H * G, D).
+        """
+        num_q, columns = q.shape[2], None
+        first = [num_seen - num_q for num_seen in self.fed]
+        if is_token is not None and not is_token.all():
+            columns = [row.nonzero().squeeze(1).to(q.device) for row in is_token]
+            first = [n - own.shape[0] for n, own in zip(self.fed, columns, strict=True)]
+        output = self.backend.attend(
+            self.storage,
+            q,
+            first=first,
+            columns=columns,
+            scale=scale,
+            sinks=sinks,
+            # whatever the window hides from a single new token is dropped already
+            window=None if num_new == 1 else self.shape.window,
+            observer=None,
+        )
+        return output.transpose(1, 2)
+
+    def finish(self) -> None:
+        """Drop what no later token can see, once every layer that reads the entries has attended.
+
+        It stays if it may be read again.
+        """
+        self._drop_hidden(spared=max(int(self.looks_back), self.num_spared))
+
     def _advance(self, num_new: int, columns: Sequence[Tensor] | None) -> None:
-        """Count new tokens, and drop what no later token can see unless it may be read again."""
+        """Count new tokens, and drop what is not seen again unless later layers attend to it."""
         self.seen += num_new
         for i in range(len(self.fed)):
             self.fed[i] += num_new if columns is None else columns[i].shape[0]
         if columns is not None:
             self.padded_at = self.seen
-        self._drop_hidden(spared=max(int(self.looks_back), self.num_spared))
+        if not self.is_shared:
+            self.finish()
         if self.policy is not None:
             self.policy.num_steps += num_new == 1
 

@@ -74,8 +74,9 @@ class SecondPass(HookedCache):
     """Stands for a cache in one forward of the tokens that it was fed last.
 
     In every layer, each sequence that looks back replaces the key and value of its newest token and
-    attends to what it fetches as well. Statistics of the policy stay those of the first pass. All
-    other sequences are unchanged, and their logits mean nothing.
+    attends to what it fetches as well; a layer that shares the keys of another one attends to what
+    that has fetched. Statistics of the policy stay those of the first pass. All other sequences are
+    unchanged, and their logits mean nothing.
 
     Args:
         layers: the cache's layers, as transformers sees them.
@@ -92,6 +93,8 @@ class SecondPass(HookedCache):
         self._next_numbers, self._looking = next_numbers, looking
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
+        self._others: dict[int, dict[int, list[DensePart]]] = {}
+        """By layer, what its segments have fetched, for layers that share its keys."""
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
 
@@ -126,11 +129,17 @@ class SecondPass(HookedCache):
             for sequence, looks in enumerate(self._looking)
             for segment in (storage.segments(sequence) if looks else ())
         ]
-        norms = layer.norms_of(handle.values, attention)
-        layer.backend.write_newest(
-            storage, segments, keys=handle.keys, values=handle.values, norms=norms
-        )
-        fetched = self._fetch(layer, segments, queries, attention)
+        if not handle.is_stored:
+            handle.is_stored = True
+            norms = layer.norms_of(handle.values, attention)
+            layer.backend.write_newest(
+                storage, segments, keys=handle.keys, values=handle.values, norms=norms
+            )
+            fetched = self._fetch(layer, segments, queries, attention)
+            if layer.is_shared:
+                self._others[handle.layer_idx] = fetched
+        else:
+            fetched = self._others[handle.layer_idx]
         for segment in segments:
             done = layer.backend.attend_again(
                 storage,

@@ -231,12 +231,14 @@ class PackedForward(HookedCache):
                 cache: Cache, q: Tensor = q, keys: Tensor = keys, values: Tensor = values
             ) -> Tensor:
                 own, _ = cache.update(keys, values, handle.layer_idx)
+                own.is_stored = handle.is_stored
                 with cache.attending_in_chunks():
                     return cache.attend(module, own, q, None, scale, sinks)
 
             out = self._guarded(i, attend)
             if out is not None:
                 output[part] = out.reshape(-1, *output.shape[1:])
+        handle.is_stored = True
         return output[:, None] if self._has_rows else output[None]
 
     def can_step(self, num_columns: int) -> bool:

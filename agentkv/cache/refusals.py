@@ -16,6 +16,8 @@ def why_refused(policy: Policy, geometry: Geometry) -> str | None:
             "computes a token again when it looks back, and the recurrent layers of "
             f"{geometry.family} would take it in twice"
         )
+    if policy.allocator.learns and geometry.why_not_watched is not None:
+        return f"learns from the residual shift, and {geometry.why_not_watched}"
     if isinstance(policy.scorer, Predictor) and any(each.frequencies is None for each in layers):
         return f"turns queries to coming positions, and {geometry.why_fixed}"
     if policy.selector.norms is not None and not all(each.projection for each in layers):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from agentkv.weights.products import Activations
 from agentkv_kernels import weights
-from agentkv_kernels.device import choice_for
 from agentkv_kernels.weights import FORMATS, PackedWeight
 
 
@@ -49,20 +49,6 @@ class _Packed(nn.Module):
         return f"{width} inputs, {rows} outputs, {self.format}"
 
 
-def product(packed: PackedWeight, x: Tensor, rows: range) -> Tensor:
-    """Return x (T, K) times neighboring rows of the weight, (T, rows) float32, by the best
-    implementation."""
-    if choice_for(x.device).implementation != "numba":
-        return weights.product(packed, x)[:, rows.start : rows.stop]
-    # imported here because Numba takes half a second, and is optional
-    from agentkv_kernels.numba import block_product
-
-    out = torch.empty(x.shape[0], len(rows))
-    own, numbers = x.detach().to(torch.float32).contiguous(), weights.numbers_of(packed, rows.start)
-    block_product.product(numbers.data_ptr(), own.numpy(), out.numpy())
-    return out
-
-
 class QuantizedLinear(_Packed):
     """A linear layer with a weight in 8 or 4 bits. Inference only: no gradient passes through it.
 
@@ -80,14 +66,14 @@ class QuantizedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (..., outputs) for inputs (..., inputs), in their dtype."""
-        return self.outputs(x, range(self.out_features))
+        return self.outputs(Activations(x), range(self.out_features))
 
-    def outputs(self, x: Tensor, rows: range) -> Tensor:
+    def outputs(self, x: Activations, rows: range) -> Tensor:
         """Return some neighboring outputs only, (..., rows)."""
-        out = product(self.packed, x.reshape(-1, self.in_features), rows)
+        out = x.product(self.packed, rows)
         if self.bias is not None:
             out += self.bias[rows.start : rows.stop]
-        return out.view(*x.shape[:-1], len(rows)).to(x.dtype)
+        return out.view(*x.shape, len(rows)).to(x.dtype)
 
 
 class QuantizedEmbedding(_Packed):

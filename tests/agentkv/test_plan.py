@@ -16,6 +16,7 @@ from agentkv.plan import memory_of, plan_caches, plan_model
 from agentkv.policies.entries import PolicyError
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
+from tests.agentkv.cache.every_family import tiny
 
 NUM_TOKENS, CHUNK, BUDGET = 900, 32, 320
 POLICIES = ("full", "int8", "int4", "window", "streaming-int8", "lookback", "lookback-int8", "h2o")
@@ -86,6 +87,27 @@ def test_a_cache_takes_what_was_planned(
         assert plan.cold_nbytes <= cache.cold_nbytes <= 1.3 * plan.cold_nbytes + unused
     else:
         assert plan.cold_nbytes == cache.cold_nbytes == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("policy", ["int8", "window"])
+def test_keys_that_layers_share_are_counted_once(tmp_path: Path, policy: str) -> None:
+    model = tiny("gemma3n_text")
+    folder = str(save(model, tmp_path))
+    settings = RunSettings.read(model=folder, policies=(policy,), budget=BUDGET, chunk=CHUNK)
+    [plan] = plan_caches(settings, plan_model(settings), num_tokens=NUM_TOKENS, memory=1 << 30)
+    budget = None if policy == "int8" else BUDGET
+    cache = agentkv.Cache.for_model(
+        model, policy=policy, budget=budget, dtype="bfloat16", chunk=CHUNK
+    )
+    cache.feed(model, torch.randint(64, (1, NUM_TOKENS)))
+    unused = 2 * 2 * 64 * 200
+    assert cache.nbytes <= plan.resting_nbytes <= 1.3 * cache.nbytes + unused
+    assert cache.peak_nbytes <= 1.05 * plan.peak_nbytes <= 1.4 * cache.peak_nbytes + unused
+    output = CliRunner().invoke(cli, ["plan", folder]).output
+    assert (
+        "3 of 5 layers attend to the keys and values of 2 others, which are stored once" in output
+    )
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])

@@ -18,7 +18,8 @@ def rows() -> str:
         model = tiny(family)
         refused = refused_policies(describe(model))
         others = [f"not {' and '.join(names)}: it {why}" for why, names in refused.items()]
-        name = f"`{family}`, text alone" if family in SEEING else f"`{family}`"
+        kind, _, size = family.partition(" ")
+        name = ", ".join(filter(None, (f"`{kind}`", size, "text alone" * (family in SEEING))))
         step = "transformers" if unknown_code(model) else "compiled"
         oldest = "5.23" if family in SINCE_5 else "4.57, 5.23"
         lines.append(f"| {name} | {'; '.join(others) or 'all'} | {step} | {oldest} |\n")

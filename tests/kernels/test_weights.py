@@ -7,7 +7,7 @@ import torch
 from numba import njit
 
 from agentkv_kernels import weights
-from agentkv_kernels.numba.block_product import multiply, product, read_row, round_activations
+from agentkv_kernels.numba.block_product import multiply, read_row, round_activations
 from agentkv_kernels.numba.block_product import rounded as space_for
 from agentkv_kernels.numba.block_sums import TILE, block_sums, intrinsic_of, plain_dot
 
@@ -75,8 +75,9 @@ def test_a_product_is_that_of_the_rounded_activations(name):
 
 def compiled_product(packed, x, first_row=0):
     numbers = weights.numbers_of(packed, first_row)
-    out = torch.full((len(x), packed.rows - first_row), torch.nan)
-    product(numbers.data_ptr(), x.numpy(), out.numpy())
+    out, space = torch.full((len(x), packed.rows - first_row), torch.nan), space_for(*x.shape)
+    round_activations(x.numpy(), space)
+    multiply(numbers.data_ptr(), space, len(x), 0, out.shape[1], out.numpy())
     return out
 
 

@@ -75,6 +75,7 @@ class Evictor:
                 cold_memory=cold_memory,
                 looks_back=policy.recall.looks_back,
                 dtype=dtype,
+                is_shared=i in geometry.sources,
             )
             for i, shape in enumerate(geometry.layers)
         ]

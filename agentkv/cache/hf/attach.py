@@ -1,5 +1,6 @@
 """Attaching a model: its attention is switched, its forwards are checked, its logits are read."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -107,6 +108,9 @@ def _check_forward(
         given = {**given, "attention_mask": dict.fromkeys(mask)}
     elif is_token is None and isinstance(mask, Tensor) and mask.dim() == 2:
         given = {**given, "attention_mask": None}
+    elif is_token is not None and "logits_to_keep" in inspect.signature(module.forward).parameters:
+        # else layers that share keys skip tokens, and take the rows of a mask (B, 1, Q, T) for it
+        given = {**given, "logits_to_keep": None}
     places = given.get("position_ids")
     if isinstance(places, Tensor) and places.dim() == 3:
         places = places[0]  # one row for each axis of a picture; text has the same in each

@@ -46,12 +46,21 @@ def outside_compile(function: Function) -> Function:
 
 
 class Handle:
-    """Stands in for a layer's keys between `Cache.update` and the attention function."""
+    """Stands in for a layer's keys between `Cache.update` and the attention function.
 
-    __slots__ = ("keys", "layer_idx", "owner", "values")
+    Later layers that share the keys are given the same handle.
+    """
+
+    __slots__ = ("is_stored", "keys", "layer_idx", "owner", "values")
 
     def __init__(self, owner: Any, layer_idx: int, keys: Tensor, values: Tensor) -> None:
         self.owner, self.layer_idx, self.keys, self.values = owner, layer_idx, keys, values
+        self.is_stored = False
+        """Whether the layer has stored its keys and attended, as it does before others do."""
+
+    def to(self, *args: Any, **kwargs: Any) -> "Handle":
+        """Return the handle itself, which a layer on another device is given as well."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -202,8 +211,9 @@ def _attend_in(
     sinks: Tensor | None,
 ) -> Tensor:
     """Attend in our cache; see `CacheLayer.attend`."""
-    output: Tensor = handle.owner.attend(module, handle, query, mask, scale, sinks)
-    return output.contiguous()  # some models view it
+    device, own = query.device, handle.keys.device  # of a layer and of one that shares its keys
+    output: Tensor = handle.owner.attend(module, handle, query.to(own), mask, scale, sinks)
+    return output.to(device).contiguous()  # some models view it
 
 
 class WithoutGradient(torch.autograd.Function):

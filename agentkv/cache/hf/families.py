@@ -24,8 +24,9 @@ def describe(model: PreTrainedModel) -> Geometry:
     if hybrid is not None:
         _check(model)
         return describe_hybrid(model, decoder(model), hybrid)
-    layers = _read(model)
+    layers = _storing(model)
     shapes = tuple(_with_own_frequencies(layer, decoder(model)) for layer in layers)
+    num_streams = layers[0].num_streams
     return Geometry(
         family=str(config.model_type),
         layers=shapes,
@@ -33,6 +34,10 @@ def describe(model: PreTrainedModel) -> Geometry:
         dtype=model.dtype,
         max_positions=getattr(decoder(model).config, "max_position_embeddings", None),
         why_not_turned=next((each.why_not_turned for each in layers if each.why_not_turned), None),
+        sources=tuple(each.source for each in _read(model) if each.source is not None),
+        why_not_watched=None
+        if num_streams == 1
+        else f"{config.model_type} mixes {num_streams} residual streams in each layer",
     )
 
 
@@ -46,20 +51,26 @@ def decoder(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def attending_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the decoder layers of a supported model that attend."""
+    """Return the decoder layers of a supported model that attend to keys of their own."""
     layers, hybrid = list(layers_of(decoder(model))), _hybrid(model)
-    return layers if hybrid is None else [layers[i] for i in hybrid.attending]
+    if hybrid is not None:
+        return [layers[i] for i in hybrid.attending]
+    return layers[: len(_storing(model))]
 
 
-def attentions(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the attention module of each decoder layer of a supported model that attends."""
-    layers = attending_layers(model)
+def attentions(model: PreTrainedModel, *, with_sharing: bool = False) -> list[nn.Module]:
+    """Return the attention module of each of `attending_layers`.
+
+    Args:
+        with_sharing: whether modules follow that attend to the keys of another layer.
+    """
     if _hybrid(model) is not None:
         name = hybrid_family(model.config).attention
-        return [layer.get_submodule(name) for layer in layers]
+        return [layer.get_submodule(name) for layer in attending_layers(model)]
     return [
         layer.get_submodule(each.attention)
-        for layer, each in zip(layers, _read(model), strict=True)
+        for layer, each in zip(layers_of(decoder(model)), _read(model), strict=True)
+        if with_sharing or each.source is None
     ]
 
 
@@ -74,6 +85,11 @@ def _check(model: PreTrainedModel) -> None:
     obstacle = _obstacle(config) or _obstacle(config.get_text_config(decoder=True))
     if obstacle is not None:
         raise UnsupportedModel(f"this {config.model_type} model is not supported: {obstacle}")
+
+
+def _storing(model: PreTrainedModel) -> list[LayerReading]:
+    """Return the layers that do not share the keys of another one."""
+    return [each for each in _read(model) if each.source is None]
 
 
 def _read(model: PreTrainedModel) -> tuple[LayerReading, ...]:

@@ -106,6 +106,9 @@ def describe_hybrid(model: PreTrainedModel, inner: PreTrainedModel, hybrid: Hybr
             (each.why_not_turned for each in rotations.values() if each.why_not_turned), None
         ),
         hybrid=hybrid,
+        why_not_watched=f"{model.config.model_type} adds a multiple of what its attention returns"
+        if family.scales_attention
+        else None,
     )
 
 

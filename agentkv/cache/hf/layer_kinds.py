@@ -62,11 +62,6 @@ def unserved_entries(config: Any) -> str | None:
             "its attention caches latents (kv_lora_rank), which each layer expands to keys and "
             "values; the cache would store these, at many times the bytes"
         )
-    if getattr(config, "num_kv_shared_layers", 0):
-        return (
-            "layers attend to the keys and values of another layer (num_kv_shared_layers), after "
-            "that layer may have evicted some"
-        )
     return None
 
 

@@ -18,11 +18,16 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.parts import DecoderParts, Projector, Turning
 from agentkv.cache.hf.residual_shift import is_watched, mean_shift
 from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
+from agentkv.weights.products import Activations
 from agentkv_kernels import decoder as numbers
 
 MANY_TOKENS = 16
 """Tokens from which on oneDNN multiplies float32 faster than MKL, which uses half of an AMD
 processor's vector width (measured: 250 against 114 billion operations a second on one core)."""
+
+
+CONVERTED = 1 << 20
+"""Numbers of a weight in 16 bits that are turned to float32 at a time: 4 MiB, which caches hold."""
 
 
 def forward(
@@ -117,15 +122,51 @@ def _turned(x: Tensor, turning: Turning, cosines: Tensor, sines: Tensor) -> Tens
 def linear_for(num_tokens: int, dtype: torch.dtype) -> Callable[[Tensor, Projector], Tensor]:
     """Return the function that applies a linear layer to `num_tokens` tokens."""
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    is_fast = num_tokens >= MANY_TOKENS and dtype == torch.float32 and has_onednn
-    onednn = torch.ops.mkldnn._linear_pointwise if is_fast else None
+    is_converted = not _multiplies(dtype)
+    is_fast = num_tokens >= MANY_TOKENS and has_onednn and (is_converted or dtype == torch.float32)
+    product = _onednn if is_fast else F.linear
+    latest: tuple[Tensor, Activations] | None = None
+    """Layers of a page that read the same activations follow each other."""
 
     def linear(x: Tensor, layer: Projector) -> Tensor:
+        nonlocal latest
         if isinstance(layer.module, QuantizedLinear):
-            return layer.module.outputs(x, layer.span)
-        if onednn is None:
-            return F.linear(x, layer.weight, layer.bias)
-        found: Tensor = onednn(x, layer.weight, layer.bias, "none", [], "")
-        return found
+            if latest is None or latest[0] is not x:
+                latest = x, Activations(x)
+            return layer.module.outputs(latest[1], layer.span)
+        if is_converted:
+            return _in_float32(product, x, layer.weight, layer.bias)
+        return product(x, layer.weight, layer.bias)
 
     return linear
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+def _multiplies(dtype: torch.dtype) -> bool:
+    """Return whether the processor has products of a dtype, which torch's libraries then use."""
+    cpu: Any = torch.cpu
+    if dtype == torch.bfloat16:
+        return bool(cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
+def _in_float32(product: Product, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply in float32 by way of a copy of some rows of the weight at a time, and round once."""
+    num_rows, width = weight.shape
+    step = min(num_rows, max(1, CONVERTED // width))
+    out, own = x.new_empty(*x.shape[:-1], num_rows), x.float()
+    scratch = torch.empty(step, width)
+    for first in range(0, num_rows, step):
+        rows = slice(first, min(first + step, num_rows))
+        part = scratch[: rows.stop - first].copy_(weight[rows])
+        out[..., rows] = product(own, part, None if bias is None else bias[rows].float())
+    return out

@@ -4,12 +4,14 @@ Shapes: H query heads, T tokens, D head size, d hidden size.
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from agentkv.cache.geometry import LowRank, Projection
+from agentkv.weights.linear import QuantizedLinear
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,7 +21,8 @@ def output_projection(module: nn.Module, name: str, head_dim: int) -> Projection
 
     A head's output (T, D) times its (D, d), plus its product with the two matrices of each active
     adapter, is what the head adds to the stream, apart from biases. Views, because a copy per step
-    would cost more than the projection itself.
+    would cost more than the projection itself. Weights in 8 or 4 bits are
+    dequantized once, and kept.
 
     Raises:
         ValueError: the projection cannot be read: it is quantized, offloaded, or has an adapter
@@ -44,6 +47,18 @@ def output_projection(module: nn.Module, name: str, head_dim: int) -> Projection
     return Projection(weights.unflatten(0, (-1, head_dim)), adapters)
 
 
+_kept: WeakKeyDictionary[nn.Module, tuple[int, Tensor]] = WeakKeyDictionary()
+"""Dequantized weights, with the address of what they were dequantized from."""
+
+
+def _dequantized(layer: QuantizedLinear) -> Tensor:
+    address, weight = _kept.get(layer, (0, None))
+    if weight is None or address != layer.codes.data_ptr():
+        weight = layer.weight
+        _kept[layer] = layer.codes.data_ptr(), weight
+    return weight
+
+
 def _active(adapted: Any, what: str) -> list[str]:
     """Return the names of the active adapters of a LoRA layer, as PEFT makes it."""
     if adapted.disable_adapters or adapted.merged:
@@ -65,6 +80,8 @@ def _active(adapted: Any, what: str) -> list[str]:
 
 def _weights(layer: Any, what: str) -> Tensor:
     """Return the weights of a linear layer as a view (inputs, outputs)."""
+    if isinstance(layer, QuantizedLinear):
+        return _dequantized(layer).T
     weight = getattr(layer, "weight", None)
     if not isinstance(layer, nn.Linear | Conv1D) or weight is None:
         raise ValueError(

@@ -59,6 +59,10 @@ class LayerReading:
     """Path of the buffer with the frequencies in the decoder; None without one."""
     why_not_turned: str | None
     """Why stored keys cannot be turned to other positions; None if they can."""
+    source: int | None
+    """Number of the layer whose keys and values it attends to; None for its own."""
+    num_streams: int
+    """Residual streams that the layer reads: one in almost every model."""
 
 
 def read_layers(kind: type[PreTrainedModel], config: Any) -> tuple[LayerReading, ...]:
@@ -147,6 +151,7 @@ class _Reading:
             "position_ids": torch.tensor([POSITIONS]),
             CACHE: _ReadingCache(self),
             "use_cache": True,
+            "logits_to_keep": None,  # a number lets layers that share keys skip tokens
         }
         known = inspect.signature(self.decoder.forward).parameters
         with torch.no_grad():
@@ -165,8 +170,9 @@ class _Reading:
                 forward(layer, *args, **kwargs)
             except _Seen as seen:
                 projection = str(seen)
-            self.layers.append(self._read(index, layer, projection))
             stream = args[0] if args else kwargs["hidden_states"]
+            num_streams = 1 if stream.dim() == 3 else stream.shape[0]
+            self.layers.append(self._read(index, layer, projection, num_streams))
             return (stream,) if self._as_tuple else stream
 
         return run
@@ -193,7 +199,9 @@ class _Reading:
 
         return run
 
-    def _read(self, index: int, layer: nn.Module, projection: str) -> LayerReading:
+    def _read(
+        self, index: int, layer: nn.Module, projection: str, num_streams: int
+    ) -> LayerReading:
         call = self._call
         if call is None:
             parts = ", ".join(
@@ -206,9 +214,7 @@ class _Reading:
         place = f"{self.place}.{attention} ({type(call.module).__name__})"
         if attention is None:
             raise UnsupportedModel(f"{self.place} attends in a module of another layer")
-        if call.layer_idx != index:
-            raise UnsupportedModel(f"{place} stores its keys as layer {call.layer_idx}")
-        obstacle = call.obstacle()
+        obstacle = call.obstacle() or self._sharing_obstacle(index, call)
         if obstacle is not None:
             raise UnsupportedModel(f"{place} {obstacle}")
         _, heads, _, size = call.keys.shape
@@ -217,8 +223,26 @@ class _Reading:
             heads, size, call.window, rotation.frequencies, rotation.order, projection
         )
         return LayerReading(
-            attention, shape, call.query.shape[1], rotation.buffer, rotation.why_unknown
+            attention,
+            shape,
+            call.query.shape[1],
+            rotation.buffer,
+            rotation.why_unknown,
+            None if call.layer_idx == index else call.layer_idx,
+            num_streams,
         )
+
+    def _sharing_obstacle(self, index: int, call: "_Call") -> str | None:
+        """Return why a layer cannot have its keys where it has them; None if it can."""
+        source = call.layer_idx
+        if source == index:
+            if any(each.source is not None for each in self.layers):
+                return "stores keys after a layer that shares those of another one"
+        elif source > index or self.layers[source].source is not None:
+            return f"stores its keys as layer {source}"
+        elif self.layers[source].shape.window != call.window:
+            return f"attends to the keys of layer {source}, which has another window"
+        return None
 
     def _rotation(self, keys: Tensor) -> "_Rotation":
         """Return how the keys (H, T, D) of equal tokens at `POSITIONS` are turned."""
@@ -363,6 +387,9 @@ def _fill(module: nn.Module, generator: torch.Generator) -> None:
         if parameter.numel() <= SMALL:
             numbers = 1 + torch.randn(parameter.shape, generator=generator) / 4
             setattr(module, name, nn.Parameter(numbers, requires_grad=False))
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        if buffer.device.type == "meta" and buffer.is_floating_point() and buffer.numel() == 1:
+            setattr(module, name, torch.ones_like(buffer, device="cpu"))  # a factor
 
 
 def new_rotary(rotary: Any) -> nn.Module:

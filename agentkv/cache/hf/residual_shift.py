@@ -14,8 +14,6 @@ from transformers import PreTrainedModel
 from agentkv.cache.hf.compat import cache_in
 from agentkv.cache.hf.families import attending_layers, attentions
 from agentkv.cache.hf.hooked_cache import HookedCache
-from agentkv.cache.hf.hybrids import HYBRIDS
-from agentkv.policies.entries import PolicyError
 
 
 class _LayerHooks:
@@ -113,17 +111,12 @@ def watch_residual_shift(model: PreTrainedModel) -> Watch:
     the layer and O what its attention adds (after a norm, if it passes one), averaged over the last
     `shift_window` tokens of the forward. Other forwards are unaffected.
 
-    Repeated calls do nothing, and either result removes the hooks.
+    Repeated calls do nothing, and either result removes the hooks. `Geometry.why_not_watched` says
+    which models have no such shift.
 
     Source: cosine dissimilarity of TADA (Task-Aware Dynamic KV Cache Eviction via Error-Driven
     Importance Estimation, equation 13); the mean over a window is our choice.
     """
-    family = HYBRIDS.get(str(model.config.model_type))
-    if family is not None and family.scales_attention:
-        raise PolicyError(
-            f"{model.config.model_type} adds a multiple of what its attention returns, so that its "
-            "residual shift cannot be read; take a policy that does not learn, such as 'edie'"
-        )
     layers = attending_layers(model)
     return Watch(
         [

@@ -157,7 +157,7 @@ class Backend:
             q: (B, H * G, Q, D), rotated.
             first: position of each sequence's first new token.
             columns: as in `append`; other columns yield zeros.
-            window: a token sees only entries less than `window` positions back.
+            window: a token sees only entries less than `window` positions back; None: all of them.
             observer: receives the mass of every segment; None: no mass is computed.
             scale, sinks: as in `append_attend`.
 
@@ -171,15 +171,15 @@ class Backend:
             sequences = range(storage.batch) if which is None else [_only(which) // per]
             starts = [first[i] for i in sequences for _ in range(per if which is None else 1)]
             segment_sinks = None if own_sinks is None else own_sinks[_only(which or 0) % per]
-            q_positions = _query_positions(starts, q) if q.shape[2] > 1 else None
+            sees_all = q.shape[2] == 1 and window is None
+            q_positions = None if sees_all else _query_positions(starts, q)
             parts = self.parts(storage, which) if observer is None else storage.parts(which)
             done = attend(
                 q,
                 parts,
                 scale=scale,
                 q_positions=q_positions,
-                # whatever the window hides from a single token is dropped already
-                window=None if q_positions is None else window,
+                window=window,
                 sinks=segment_sinks,
                 num_mass_queries=0 if observer is None else observer.num_queries(q.shape[2]),
             )
@@ -192,7 +192,7 @@ class Backend:
                         parts,
                         scale=scale,
                         q_positions=None if q_positions is None else q_positions[:, -count:],
-                        window=None if q_positions is None else window,
+                        window=window,
                         sinks=segment_sinks,
                     ).mean(dim=(1, 2))
 

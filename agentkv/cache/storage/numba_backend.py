@@ -16,6 +16,7 @@ from torch import Tensor
 from agentkv.cache.storage.backend import (
     Backend,
     MassObserver,
+    by_segment,
     hand_out_mass,
 )
 from agentkv.cache.storage.evictions import Eviction, single_entries
@@ -95,6 +96,38 @@ class NumbaBackend(Backend):
         if observer is not None and mass is not None:
             hand_out_mass(storage, mass, observer)
         return output.to(dtype)
+
+    def attend(
+        self,
+        storage: LayerStorage,
+        q: Tensor,
+        *,
+        first: Sequence[int],
+        columns: Sequence[Tensor] | None,
+        scale: float,
+        sinks: Tensor | None,
+        window: int | None,
+        observer: MassObserver | None,
+    ) -> Tensor:
+        if q.shape[2] > 1 or columns is not None or window is not None or observer is not None:
+            return super().attend(
+                storage, q, first=first, columns=columns, scale=scale, sinks=sinks, window=window,
+                observer=observer,
+            )  # fmt: skip
+        per = storage.layout.segments_per_sequence
+        own_sinks = None if sinks is None else sinks.view(per, -1)
+        done = [
+            self.attend_again(
+                storage,
+                segment,
+                each,
+                scale=scale,
+                sinks=None if own_sinks is None else own_sinks[segment % per],
+                others=(),
+            )
+            for segment, each in enumerate(torch.split(by_segment(storage, q), 1))
+        ]
+        return torch.cat(done).view(q.shape)
 
     def parts(self, storage: LayerStorage, which: Which) -> Sequence[Part]:
         parts = storage.parts(which)

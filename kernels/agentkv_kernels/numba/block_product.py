@@ -64,7 +64,7 @@ def rounded(num_tokens, width):
     )
 
 
-@compiled()
+@compiled(nogil=True)
 def round_activations(x, out):
     """Round activations x (B, K) into space that `rounded` returned for B tokens."""
     codes, scales, minima, sums = out
@@ -82,7 +82,7 @@ def round_activations(x, out):
             )
 
 
-@compiled()
+@compiled(nogil=True)
 def multiply(address, x, num_tokens, first, stop, out):
     """Write columns first..stop - 1 of the product of `num_tokens` tokens to `out` (B, outputs).
 
@@ -183,11 +183,3 @@ def read_row(address, row, out):
                 minimum *= f32(steps[(2 * block + 1) * GROUP + own])
             value += minimum
         out[i] = value
-
-
-@compiled(nogil=True)
-def product(address, x, out):
-    """Write the product of x (B, K) float32 with a weight to `out` (B, outputs) float32."""
-    activations = rounded(x.shape[0], x.shape[1])
-    round_activations(x, activations)
-    multiply(address, activations, x.shape[0], 0, out.shape[1], out)

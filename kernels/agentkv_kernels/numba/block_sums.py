@@ -16,11 +16,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from agentkv_kernels.numba.vectors import (
+    BYTE,
+    FLOAT,
+    HALF,
+    INT,
+    NUMBERS,
+    SHORT,
+    SUMS,
+    WORD,
+    Vectors,
+)
 from agentkv_kernels.weights import BLOCK, GROUP, KINDS, LEAST, SUPER_BLOCK
 
-_BYTE, _SHORT, _INT, _WORD = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_FLOAT, _HALF = ir.FloatType(), ir.HalfType()
-_SUMS, _NUMBERS = ir.VectorType(_INT, GROUP), ir.VectorType(_FLOAT, GROUP)
 _QUADS = BLOCK // 4
 
 
@@ -70,7 +78,7 @@ def intrinsic_of(dot: Callable[[Any], "Dot"]) -> Any:
             _, _, features = context.codegen().magic_tuple()
             emit = _Emit(builder, dot(features.split(",")))
             for number, form in enumerate(KINDS):
-                with builder.if_then(builder.icmp_signed("==", kind, _WORD(number))):
+                with builder.if_then(builder.icmp_signed("==", kind, WORD(number))):
                     with builder.if_else(is_tile) as (of_tile, of_one):
                         for branch, tokens in ((of_tile, TILE), (of_one, 1)):
                             with branch:
@@ -101,169 +109,122 @@ def round_block(typing_context, x, codes, scale, minimum, sums):
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, codes, scale, minimum, sums = arguments
         emit = _Emit(builder, plain_dot)
-        zero, magic = _NUMBERS([0.0] * GROUP), _NUMBERS([MAGIC] * GROUP)
-        halves = [emit.load(x, _NUMBERS, _WORD(0), 2, half, 4) for half in range(2)]
+        zero, magic = NUMBERS([0.0] * GROUP), NUMBERS([MAGIC] * GROUP)
+        halves = [emit.load(x, NUMBERS, WORD(0), 2, half, 4) for half in range(2)]
         # as integers, infinity is above all numbers, and NaN is above it
         sizes = [
-            builder.and_(builder.bitcast(each, _SUMS), _SUMS([0x7FFFFFFF] * GROUP))
-            for each in halves
+            builder.and_(builder.bitcast(each, SUMS), SUMS([0x7FFFFFFF] * GROUP)) for each in halves
         ]
         size = builder.select(builder.icmp_signed(">", *sizes), *sizes)
         bits = emit.reduce("smax", size)
-        largest = builder.bitcast(bits, _FLOAT)
-        is_finite = builder.icmp_signed("<", bits, _INT(0x7F800000))
-        own = builder.fdiv(largest, _FLOAT(127.0))
-        own = builder.select(is_finite, own, _FLOAT(float("nan")))
-        is_usual = builder.and_(is_finite, builder.fcmp_ordered(">=", largest, _FLOAT(LEAST)))
-        inverse = emit.splat(builder.fdiv(_FLOAT(127.0), largest))
+        largest = builder.bitcast(bits, FLOAT)
+        is_finite = builder.icmp_signed("<", bits, INT(0x7F800000))
+        own = builder.fdiv(largest, FLOAT(127.0))
+        own = builder.select(is_finite, own, FLOAT(float("nan")))
+        is_usual = builder.and_(is_finite, builder.fcmp_ordered(">=", largest, FLOAT(LEAST)))
+        inverse = emit.splat(builder.fdiv(FLOAT(127.0), largest))
         totals = []
         for half in range(2):
             scaled = builder.select(is_usual, builder.fmul(halves[half], inverse), zero)
             rounded = builder.fsub(builder.fadd(scaled, magic), magic)
-            whole = builder.fptosi(rounded, _SUMS)
-            emit.store(builder.trunc(whole, ir.VectorType(_BYTE, GROUP)), codes, half)
+            whole = builder.fptosi(rounded, SUMS)
+            emit.store(builder.trunc(whole, ir.VectorType(BYTE, GROUP)), codes, half)
             totals.append(emit.reduce("add", whole))
             emit.store(totals[half], sums, half)
         emit.store(own, scale, 0)
-        total = builder.sitofp(builder.add(*totals), _FLOAT)
+        total = builder.sitofp(builder.add(*totals), FLOAT)
         emit.store(builder.fmul(own, total), minimum, 0)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
 
 
-class _Emit:
-    """Writes instructions."""
+class _Emit(Vectors):
+    """Writes the instructions for blocks."""
 
     def __init__(self, builder: Any, dot: Dot) -> None:
-        self._builder, self._dot = builder, dot
-        fma = ir.FunctionType(_NUMBERS, [_NUMBERS] * 3)
-        self._fma = cgutils.get_or_insert_function(builder.module, fma, "llvm.fma.v16f32")
+        super().__init__(builder)
+        self._dot = dot
 
     def all_blocks(
         self, form: Form, addresses: list[Any], num_blocks: Any, out: Any, stride: Any
     ) -> None:
         """Write the sums over all blocks."""
-        builder, tokens = self._builder, form[-1]
-        places = [cgutils.alloca_once(builder, _NUMBERS) for _ in range(tokens)]
-        for place in places:
-            builder.store(_NUMBERS([0.0] * GROUP), place)
-        with cgutils.for_range(builder, num_blocks) as loop:
-            totals = [builder.load(place) for place in places]
-            totals = self.block(form, loop.index, addresses, totals)
-            for place, total in zip(places, totals, strict=True):
-                builder.store(total, place)
-        for t, place in enumerate(places):
-            to = builder.add(out, builder.mul(stride, _WORD(t)))
-            self.store(builder.load(place), to, 0)
+        tokens = form[-1]
+        totals = self.summed(
+            num_blocks, tokens, lambda i, totals: self.block(form, i, addresses, totals)
+        )
+        for t, total in enumerate(totals):
+            self.store(total, self.builder.add(out, self.builder.mul(stride, WORD(t))), 0)
 
     def block(self, form: Form, i: Any, addresses: list[Any], totals: list[Any]) -> list[Any]:
         """Add block i to the totals of all tokens."""
         bits, has_minimum, has_steps, parts, tokens = form
         codes, scales, steps, x_codes, x_scales, x_minima, starts = addresses
-        builder, numbers = self._builder, 2 if has_minimum else 1
+        builder, numbers = self.builder, 2 if has_minimum else 1
         quads = self._quads(bits, codes, i)
-        at = builder.udiv(i, _WORD(SUPER_BLOCK // BLOCK)) if has_steps else i
+        at = builder.udiv(i, WORD(SUPER_BLOCK // BLOCK)) if has_steps else i
         own = [self._halves(scales, at, numbers, each) for each in range(numbers)]
         if has_steps:
             factors = [self._bytes(steps, i, each) for each in range(2)]
             own = [builder.fmul(own[each if has_minimum else 0], factors[each]) for each in (0, 1)]
         for part in range(parts):
             sums = [
-                self._repeated(starts, _INT, i, tokens * parts, t * parts + part)
+                self.repeated(starts, INT, i, tokens * parts, t * parts + part)
                 for t in range(tokens)
             ]
             for quad in range(_QUADS // parts * part, _QUADS // parts * (part + 1)):
                 for t in range(tokens):
-                    x = self._repeated(x_codes, _INT, i, tokens * _QUADS, t * _QUADS + quad)
+                    x = self.repeated(x_codes, INT, i, tokens * _QUADS, t * _QUADS + quad)
                     sums[t] = self._dot(builder, sums[t], quads[quad], x)
             for t in range(tokens):
-                scale = builder.fmul(own[part], self._repeated(x_scales, _FLOAT, i, tokens, t))
-                whole = builder.sitofp(sums[t], _NUMBERS)
-                totals[t] = builder.call(self._fma, [whole, scale, totals[t]])
+                scale = builder.fmul(own[part], self.repeated(x_scales, FLOAT, i, tokens, t))
+                whole = builder.sitofp(sums[t], NUMBERS)
+                totals[t] = self.fma(whole, scale, totals[t])
         for t in range(tokens if has_minimum else 0):
-            x = self._repeated(x_minima, _FLOAT, i, tokens, t)
-            totals[t] = builder.call(self._fma, [own[1], x, totals[t]])
+            x = self.repeated(x_minima, FLOAT, i, tokens, t)
+            totals[t] = self.fma(own[1], x, totals[t])
         return totals
 
     def _quads(self, bits: int, codes: Any, i: Any) -> list[Any]:
         """Read the codes of a block, four inputs each."""
-        builder, count = self._builder, _QUADS * bits // 8
-        found = [self.load(codes, _SUMS, i, count, v, 1) for v in range(count)]
+        builder, count = self.builder, _QUADS * bits // 8
+        found = [self.load(codes, SUMS, i, count, v, 1) for v in range(count)]
         if bits == 8:
             return found
-        mask, four = _SUMS([0x0F0F0F0F] * GROUP), _SUMS([4] * GROUP)
+        mask, four = SUMS([0x0F0F0F0F] * GROUP), SUMS([4] * GROUP)
         high = [builder.and_(builder.lshr(each, four), mask) for each in found]
         return [builder.and_(each, mask) for each in found] + high
 
     def _halves(self, address: Any, i: Any, per_block: int, which: int) -> Any:
-        loaded = self.load(address, ir.VectorType(_HALF, GROUP), i, per_block, which, 2)
-        return self._builder.fpext(loaded, _NUMBERS)
+        loaded = self.load(address, ir.VectorType(HALF, GROUP), i, per_block, which, 2)
+        return self.builder.fpext(loaded, NUMBERS)
 
     def _bytes(self, address: Any, i: Any, which: int) -> Any:
-        loaded = self.load(address, ir.VectorType(_BYTE, GROUP), i, 2, which, 1)
-        return self._builder.sitofp(loaded, _NUMBERS)
-
-    def load(self, address: Any, kind: Any, i: Any, per_block: int, which: int, align: int) -> Any:
-        """Read thing `which` of block i of an array that has `per_block` in each block."""
-        builder, size = self._builder, _size(kind)
-        first = builder.mul(i, _WORD(size * per_block))
-        where = builder.add(builder.add(address, first), _WORD(size * which))
-        loaded = builder.load(builder.inttoptr(where, kind.as_pointer()))
-        loaded.align = align
-        return loaded
-
-    def _repeated(self, address: Any, kind: Any, i: Any, per_block: int, which: int) -> Any:
-        """Read one number, and repeat it 16 times."""
-        return self.splat(self.load(address, kind, i, per_block, which, 1 if kind is _INT else 4))
-
-    def splat(self, number: Any) -> Any:
-        """Repeat a number 16 times."""
-        nothing = ir.Constant(ir.VectorType(number.type, GROUP), ir.Undefined)
-        first = self._builder.insert_element(nothing, number, _INT(0))
-        return self._builder.shuffle_vector(first, nothing, _SUMS([0] * GROUP))
-
-    def reduce(self, operation: str, numbers: Any) -> Any:
-        """Return the sum or the largest of 16 integers."""
-        kind = ir.FunctionType(_INT, [_SUMS])
-        name = f"llvm.vector.reduce.{operation}.v16i32"
-        function = cgutils.get_or_insert_function(self._builder.module, kind, name)
-        return self._builder.call(function, [numbers])
-
-    def store(self, values: Any, address: Any, which: int) -> None:
-        """Write a number or a vector as thing `which` of an array of its kind."""
-        where = self._builder.add(address, _WORD(which * _size(values.type)))
-        place = self._builder.inttoptr(where, values.type.as_pointer())
-        self._builder.store(values, place).align = 1
-
-
-def _size(kind: Any) -> int:
-    """Return the bytes of a number or a vector."""
-    if isinstance(kind, ir.VectorType):
-        return kind.count * _size(kind.element)
-    return {_FLOAT: 4, _HALF: 2}.get(kind) or kind.width // 8
+        loaded = self.load(address, ir.VectorType(BYTE, GROUP), i, 2, which, 1)
+        return self.builder.sitofp(loaded, NUMBERS)
 
 
 def native_dot(builder: Any, sums: Any, codes: Any, x: Any) -> Any:
     """Add to each sum four products of neighboring bytes: unsigned codes and signed numbers."""
-    kind = ir.FunctionType(_SUMS, [_SUMS] * 3)
+    kind = ir.FunctionType(SUMS, [SUMS] * 3)
     dot = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(dot, [sums, codes, x])
 
 
 def plain_dot(builder: Any, sums: Any, codes: Any, x: Any) -> Any:
     """Do the work of `native_dot` with products of 16 bits."""
-    pairs = ir.VectorType(_SHORT, 2 * GROUP)
+    pairs = ir.VectorType(SHORT, 2 * GROUP)
     eight = pairs([8] * (2 * GROUP))
     codes, x = builder.bitcast(codes, pairs), builder.bitcast(x, pairs)
     even = builder.ashr(builder.shl(x, eight), eight), builder.and_(codes, pairs([255] * 32))
     odd = builder.ashr(x, eight), builder.lshr(codes, eight)
     for each in (even, odd):
-        a, b = (builder.sext(y, ir.VectorType(_INT, 2 * GROUP)) for y in each)
+        a, b = (builder.sext(y, ir.VectorType(INT, 2 * GROUP)) for y in each)
         product = builder.mul(a, b)
         nothing = ir.Constant(product.type, ir.Undefined)
         for first in range(2):
-            which = _SUMS(list(range(first, 2 * GROUP, 2)))
+            which = SUMS(list(range(first, 2 * GROUP, 2)))
             sums = builder.add(sums, builder.shuffle_vector(product, nothing, which))
     return sums
 

@@ -15,6 +15,7 @@ from agentkv_kernels.decoder import GELU_TANH, RELU_SQUARED
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
 from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.half_products import half_products, has_halves
 from agentkv_kernels.numba.numbers import widened
 
 f32 = np.float32
@@ -35,6 +36,9 @@ def products(weight, width, x, first, stop, out):
     token row by row: weights that are in no cache then arrive twice as fast, because the processor
     fetches one sequence of addresses further ahead than four.
     """
+    if has_halves(weight):
+        half_products(weight, width, x, first, stop, out)
+        return
     row = first
     while x.shape[0] > 1 and row + 4 <= stop:
         w0 = weight[row * width : (row + 1) * width]

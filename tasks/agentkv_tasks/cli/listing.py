@@ -138,6 +138,7 @@ def print_plan(
         f"{model.name}: weights {in_unit(model.weights_nbytes, unit)} {unit} in "
         f"{model.weights_form}, "
         + ("no limit of positions" if positions is None else f"{positions:,} positions"),
+        *([] if model.geometry.sharing is None else [model.geometry.sharing]),
         f"cache after {num_tokens:,} tokens, dense entries in {dtype}, sizes in {unit}:",
     ):
         console.print(Text(line), soft_wrap=True)

@@ -147,7 +147,8 @@ def _model(name: str) -> Iterator[Finding]:
             num_parameters = sum(parameter.numel() for parameter in model.parameters())
             size = f"{num_parameters / 1e6:.1f} M parameters on {model.device}"
             is_cpu = model.device.type == "cpu"
-        refused = refused_policies(describe(model))
+        geometry = describe(model)
+        refused = refused_policies(geometry)
     except (ModelError, UnsupportedModel) as error:
         yield Finding("model", "missing", str(error))
         return
@@ -156,6 +157,8 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("weights", "ok", form)
     is_slower = way != COMPILED and is_cpu
     yield Finding("decoding", "degraded" if is_slower else "ok", way)
+    if geometry.sharing is not None:
+        yield Finding("layers", "ok", geometry.sharing)
     others = "; ".join(f"{', '.join(names)} {why}" for why, names in refused.items())
     verdict: Verdict = "degraded" if refused else "ok"
     yield Finding("policies", verdict, f"all, but {others}" if refused else "all")

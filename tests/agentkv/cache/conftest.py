@@ -142,7 +142,10 @@ class Judge:
     def __init__(self, family):
         """`family` is the name of one, or a model that nobody has attached."""
         self.model = fresh(family) if isinstance(family, str) else family
-        self.layers = describe(self.model).layers
+        geometry = describe(self.model)
+        self.layers = geometry.layers
+        self.sources = [*range(len(self.layers)), *geometry.sources]
+        """By decoder layer, the layer that has its keys."""
         self.model.set_attn_implementation("judge")
         self.cache = DynamicCache()  # without a config every layer keeps everything
 
@@ -174,10 +177,10 @@ class Judge:
         """
         past = self.cache.get_seq_length()
         _hidden.clear()
-        _windows[:] = [layer.window for layer in self.layers]
+        _windows[:] = [self.layers[source].window for source in self.sources]
         if kept is not None:
-            for layer, of_rows in enumerate(kept):
-                hidden = self._hiding(layer, of_rows, past)
+            for layer, source in enumerate(self.sources):
+                hidden = self._hiding(source, kept[source], past)
                 new = hidden.new_zeros(*hidden.shape[:2], ids.shape[1])
                 _hidden[layer] = torch.cat([hidden, new], dim=2)[:, :, None]
         more = {} if position_ids is None else {"position_ids": position_ids}

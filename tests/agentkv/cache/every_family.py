@@ -9,6 +9,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     PreTrainedModel,
+    SiglipVisionConfig,
 )
 
 VOCAB = 64
@@ -38,6 +39,15 @@ GEMMA4 = MIXED | {
 }  # fmt: skip
 """The sizes that share no keys between layers: 26B-A4B and 31B."""
 
+SHARING = {
+    "num_hidden_layers": 5, "num_kv_shared_layers": 3, "sliding_window": 12,
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", *["sliding"] * 2, "full")],
+    "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8,
+}  # fmt: skip
+"""Two layers with keys, of which the first serves two others and the second one."""
+GEMMA3N = SHARING | {"activation_sparsity_pattern": [0.9] * 2 + [0.0] * 3, "laurel_rank": 4}
+GEMMA4_SMALL = SHARING | {"global_head_dim": 16, "use_double_wide_mlp": True}
+
 CHANGES: dict[str, dict[str, object]] = {
     "afmoe": EXPERTS | MIXED | {"num_dense_layers": 1},
     "apertus": {},
@@ -53,7 +63,9 @@ CHANGES: dict[str, dict[str, object]] = {
     "flex_olmo": EXPERTS,
     "gemma": {},
     "gemma3_text": MIXED | {"query_pre_attn_scalar": 3},
+    "gemma3n_text": GEMMA3N,
     "gemma4_text": GEMMA4,
+    "gemma4_text E2B": GEMMA4_SMALL,
     "glm": {},
     "glm4": {},
     "glm4_moe": EXPERTS,
@@ -100,33 +112,43 @@ CHANGES: dict[str, dict[str, object]] = {
     "stablelm": {"partial_rotary_factor": 0.5},
     "starcoder2": {},
     "gemma3": MIXED,
+    "gemma3n": GEMMA3N,
     "gemma4": GEMMA4,
+    "gemma4 E2B": GEMMA4_SMALL,
     "mistral3": {},
     "qwen2_5_vl": {"rope_parameters": SECTIONS},
     "qwen2_vl": {"rope_parameters": SECTIONS},
     "qwen3_vl": {"rope_parameters": SECTIONS | {"mrope_interleaved": True}},
     "smolvlm": {},
 }  # fmt: skip
-"""What a family's configuration has besides `SIZES`, or in place of it."""
+"""What a family's configuration has besides `SIZES`, or in place of it. A word after the family
+names a size that attends in another way."""
 
 SINCE_5 = frozenset(
     {
-        "afmoe", "apertus", "gemma4", "gemma4_text", "granitemoe", "granitemoeshared",
+        "afmoe", "apertus", "gemma4", "gemma4 E2B", "gemma4_text", "gemma4_text E2B", "granitemoe",
+        "granitemoeshared",
         "hyperclovax", "internlm3", "jais2", "minimax_m2", "ministral3", "nanochat", "nemotron",
         "olmoe", "opt", "persimmon", "phimoe", "qwen2_5_vl", "qwen2_moe", "qwen2_vl",
         "qwen3_vl", "smolvlm", "solar_open", "stablelm",
     }
 )  # fmt: skip
 """Families that transformers 4.57 does not have, or writes so that the cache refuses them."""
-SEEING = ("gemma3", "gemma4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
+SEEING = (
+    "gemma3", "gemma3n", "gemma4", "gemma4 E2B", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl",
+    "smolvlm",
+)  # fmt: skip
 """Families that see pictures: their changes belong to the configuration of the decoder."""
 
 
 def tiny_config(family: str) -> object:
     """The configuration of a tiny model."""
-    sizes = SIZES | CHANGES[family]
-    if family not in SEEING:
+    sizes, is_seeing = SIZES | CHANGES[family], family in SEEING
+    family = family.partition(" ")[0]
+    if not is_seeing:
         return CONFIG_MAPPING[family](**sizes)
+    if family == "gemma3n":
+        return _gemma3n(sizes)
     known = CONFIG_MAPPING[family]()
     parts = {"text_config": sizes, "vision_config": VISION}
     if family in ("smolvlm", "mistral3"):
@@ -142,6 +164,16 @@ def tiny_config(family: str) -> object:
     if family == "mistral3":
         pictures = {"image_token_index": 61}
     return CONFIG_MAPPING[family](**parts, **pictures, pad_token_id=0)
+
+
+def _gemma3n(sizes: dict[str, object]) -> object:
+    config = CONFIG_MAPPING["gemma3n"](text_config=sizes, pad_token_id=0)
+    for name, value in {"hidden_size": 16, "conf_num_hidden_layers": 1}.items():
+        setattr(config.audio_config, name, value)
+    # a tower of pictures that needs no further package; it sees none
+    vision = SiglipVisionConfig(**VISION, rms_norm_eps=1e-6, vocab_offset=VOCAB, vocab_size=8)
+    object.__setattr__(config, "vision_config", vision)
+    return config
 
 
 @cache
@@ -171,5 +203,6 @@ def tiny(family: str) -> PreTrainedModel:
 
 def changed(family: str, **changes: object) -> PreTrainedModel:
     """A tiny model of a family that sees no pictures, with another configuration."""
-    config = CONFIG_MAPPING[family](**SIZES | CHANGES[family] | changes)
+    sizes = SIZES | CHANGES[family] | changes
+    config = CONFIG_MAPPING[family.partition(" ")[0]](**sizes)
     return _with_random_weights(AutoModelForCausalLM, config)

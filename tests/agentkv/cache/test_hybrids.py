@@ -10,8 +10,6 @@ from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
     DynamicCache,
-    Gemma3nForCausalLM,
-    Gemma3nTextConfig,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -168,6 +166,7 @@ class HybridJudge(Judge):
         attending = dict(zip(geometry.hybrid.attending, geometry.layers, strict=True))
         num_layers = geometry.hybrid.num_layers
         self.layers = [attending.get(i, geometry.layers[0]) for i in range(num_layers)]
+        self.sources = range(num_layers)
         self.model.set_attn_implementation("judge")
         self.cache = own_cache(self.model)
         self.cache.layers = [
@@ -456,8 +455,3 @@ def test_families_that_store_something_else_are_refused_by_its_name():
     own |= {"v_head_dim": 8, "first_k_dense_replace": 2, "n_routed_experts": 2, "n_group": 1}
     with pytest.raises(UnsupportedModel, match="caches latents .kv_lora_rank."):
         describe(DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **own)))
-    kinds = ["full_attention"] * 2
-    shared = {"num_kv_shared_layers": 1, "layer_types": kinds, "vocab_size_per_layer_input": 96}
-    shared |= {"hidden_size_per_layer_input": 8, "activation_sparsity_pattern": [0.0] * 2}
-    with pytest.raises(UnsupportedModel, match="of another layer .num_kv_shared_layers."):
-        describe(Gemma3nForCausalLM(Gemma3nTextConfig(**sizes, **shared)))

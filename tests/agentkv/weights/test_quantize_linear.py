@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from agentkv.cache.hf.projection import output_projection
 from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv.weights.replace import quantize_linear
 from agentkv_kernels import weights
@@ -88,6 +89,29 @@ def test_layers_whose_inputs_are_no_whole_blocks_stay_as_they_are():
     quantize_linear(model, "int8")
     mlp = model.model.layers[0].mlp
     assert type(mlp.down_proj) is nn.Linear and isinstance(mlp.up_proj, QuantizedLinear)
+
+
+@torch.no_grad()
+def test_several_threads_compute_what_one_does():
+    linear = QuantizedLinear(weights.quantize(torch.randn(1500, 512), "q4_1"), torch.randn(1500))
+    x, before = torch.randn(40, 512), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = linear(x)
+        torch.set_num_threads(3)
+        assert torch.equal(linear(x), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@torch.no_grad()
+def test_a_policy_reads_the_weights_of_a_quantized_projection():
+    linear = QuantizedLinear(weights.quantize(torch.randn(24, 64), "q8_0"))
+    module = nn.Module()
+    module.o_proj = linear
+    found = output_projection(module, "o_proj", 16).weight
+    torch.testing.assert_close(found, linear.weight.T.unflatten(0, (-1, 16)))
+    assert output_projection(module, "o_proj", 16).weight.data_ptr() == found.data_ptr()
 
 
 @torch.no_grad()

@@ -46,7 +46,10 @@ class CacheJudge:
         AttentionInterface.register(ATTENTION, partial(_attend_through, attend))
         AttentionMaskInterface.register(ATTENTION, _no_mask)
         self._model = twin(plain, ATTENTION)
-        hybrid = describe(plain).hybrid
+        geometry = describe(plain)
+        hybrid = geometry.hybrid
+        self._sources = (*range(len(geometry.layers)), *geometry.sources)
+        """For each decoder layer that attends, the layer of a cache that has its keys."""
         # without a configuration, all layers keep everything
         self._cache = DynamicCache() if hybrid is None else _hybrid_cache(self._model)
         self._attending = None if hybrid is None else hybrid.attending
@@ -146,7 +149,8 @@ class CacheJudge:
             number = module.layer_idx
             if self._attending is not None:
                 number = self._attending.index(number)
-            visible = visible & self._held(self._kept[number], key, num_new)[:, :, None]
+            kept = self._kept[self._sources[number]]
+            visible = visible & self._held(kept, key, num_new)[:, :, None]
         if scaling is None:
             scaling = query.shape[-1] ** -0.5
         return attention_of(query, key, value, visible, scaling, s_aux).to(query.dtype), None

@@ -171,7 +171,7 @@ def watched(contender: Contender, watch: SplitStopwatch) -> Iterator[Callable[..
 
 @contextmanager
 def _modules(model: Any, watch: SplitStopwatch) -> Iterator[None]:
-    attention = set(attentions(model))
+    attention = set(attentions(model, with_sharing=True))
     handles = []
     try:
         for module in model.modules():
@@ -208,6 +208,7 @@ class _TimedBackend(Backend):
         self.name, self._inner, self._watch = inner.name, inner, watch
         self.is_compiled = inner.is_compiled
         self.append_attend = inner.append_attend  # type: ignore[method-assign]
+        self.attend = inner.attend  # type: ignore[method-assign]
 
     def drop(self, evictions: Iterable[Eviction]) -> None:
         self._watch.wrapped(self._inner.drop, COMPACTION)(evictions)
