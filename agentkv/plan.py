@@ -195,7 +195,7 @@ def _quantized_nbytes(model: Any, weights: Literal["int8", "int4"]) -> int:
     with torch.device("meta"):
         quantize_linear(model, weights)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    total = sum(parameter.numel() * 4 for parameter in model.parameters())
+    total: int = sum(parameter.numel() * 4 for parameter in model.parameters())
     for module in model.modules():
         if isinstance(module, QuantizedLinear | QuantizedEmbedding):
             is_shared = module is head and module.codes is getattr(embedding, "codes", None)

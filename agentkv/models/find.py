@@ -222,15 +222,20 @@ def gguf_in_blocks(
         device, dtype, weights: as of `agentkv.load_model`.
 
     Raises:
-        ModelError: as `open_gguf_model`.
+        ModelError: the file cannot be served; its tokenizer is not looked at.
     """
     if not is_gguf(source) or (dtype, weights) != ("auto", "auto"):
         return None
     if computing_device(device) != "cpu":
         return None
     from agentkv.models.gguf.blocks import why_float  # seconds of imports
+    from agentkv.models.gguf.converted import open_gguf
 
-    model = open_gguf_model(Path(source))
+    try:
+        model = open_gguf(Path(source))
+        model.check_tensors()
+    except GgufError as error:
+        raise ModelError(str(error)) from error
     return None if why_float(model) else model
 
 

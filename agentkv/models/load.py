@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from agentkv.progress import Listener, Progress
 from agentkv.settings import Weights, tuned_for
 from agentkv.weights.huge_pages import move_weights
 from agentkv.weights.replace import quantize_linear
+from agentkv_kernels.device import choice_here
 
 if TYPE_CHECKING:
     from agentkv.models.gguf.converted import GgufModel
@@ -172,11 +174,16 @@ def _load_blocks(gguf: "GgufModel", name: str) -> LocalModel:
     from agentkv.models.gguf.blocks import load_blocks
 
     try:
-        model = load_blocks(gguf)
+        # bytes are packed while Python makes the tokenizer and imports the kernels
+        with ThreadPoolExecutor(1) as pool:
+            packing = pool.submit(load_blocks, gguf)
+            tokenizer = gguf.tokenizer
+            choice_here()
+            model = packing.result()
         move_weights(model, trim_heap)
         return local_model(
             model,
-            gguf.tokenizer,
+            tokenizer,
             name=name,
             cache_dtype=default_cache_dtype(name),
             **tuned_for(name),

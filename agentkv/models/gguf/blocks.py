@@ -157,9 +157,7 @@ def _packed(form: str, rows: Array) -> PackedWeight:
     if len(raw) <= _ROWS:
         return first
 
-    def room(part: torch.Tensor | None) -> torch.Tensor | None:
-        if part is None:
-            return None
+    def room(part: torch.Tensor) -> torch.Tensor:
         group = _ROWS // len(part)
         return part.new_empty(-(-len(raw) // group), *part.shape[1:])
 
@@ -168,7 +166,7 @@ def _packed(form: str, rows: Array) -> PackedWeight:
         rows=len(raw),
         codes=room(first.codes),
         scales=room(first.scales),
-        steps=room(first.steps),
+        steps=None if first.steps is None else room(first.steps),
     )
     done = 0
     for start in range(0, len(raw), _ROWS):
@@ -190,8 +188,9 @@ def _on_meta() -> Iterator[None]:
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if parameter is not None and threading.get_ident() == own:
-            parameter = nn.Parameter(parameter.to("meta"), requires_grad=False)
-            parameter._is_hf_initialized = True  # transformers would draw numbers for it
+            empty: Any = nn.Parameter(parameter.to("meta"), requires_grad=False)
+            empty._is_hf_initialized = True  # transformers would draw numbers for it
+            parameter = empty
         register(module, name, parameter)
 
     patched: Any = nn.Module

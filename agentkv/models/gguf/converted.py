@@ -78,9 +78,14 @@ class GgufModel:
         Raises:
             GgufError: it cannot; the message says why.
         """
+        self.check_tensors()
+        _ = self.tokenizer
+
+    def check_tensors(self) -> None:
+        """Check all but the tokenizer, which takes as long as the rest. Raises GgufError."""
         architecture_of(self.header)
         require_readable(self.header)
-        _ = self.places, self.tokenizer
+        _ = self.places
 
     @cached_property
     def forms(self) -> dict[str, str]:

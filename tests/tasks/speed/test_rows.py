@@ -133,7 +133,7 @@ def test_a_step_has_the_parts_of_the_way_that_was_timed(
     for row in rows[1:]:
         assert row["decoding"].startswith("transformers: ")
         assert row["split_parts_ms"].keys() == {"attention", "bookkeeping", "compaction", "model"}
-        assert row["checked"].keys() == {"logits", "quantised", "attention"}
+        assert row["checked"].keys() == {"logits", "most_logits", "quantised", "attention"}
 
 
 def test_every_round_reads_a_page_if_asked_to(measure: Measure) -> None:

@@ -24,7 +24,7 @@ from agentkv_kernels.formats import Int8
 from agentkv_kernels.layout import VALUES
 from agentkv_tasks.bench.contenders.contender import Ours
 from agentkv_tasks.bench.contenders.judge import CacheJudge
-from agentkv_tasks.bench.contenders.models import twin
+from agentkv_tasks.bench.contenders.models import LoadedModel, twin
 from agentkv_tasks.bench.contenders.prepare import (
     check_contenders,
     make_contenders,
@@ -203,8 +203,9 @@ def test_a_check_keeps_nothing_of_a_model(plain: Any) -> None:
     )
     gone = weakref.ref(next(model.parameters()))
     with torch.inference_mode():
-        contenders, _ = make_contenders(settings, (), model)
+        loaded = LoadedModel("tiny", model, "", served=model)
+        contenders, _ = make_contenders(settings, (), loaded)
         check_contenders(settings, contenders, model, [1], Progress(disable=True), print)
-    del model, contenders
+    del model, contenders, loaded
     gc.collect()
     assert gone() is None

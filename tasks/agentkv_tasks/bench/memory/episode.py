@@ -66,5 +66,5 @@ def _contender(episode: MemoryEpisode) -> Contender:
     for chosen in settings.policies:
         if chosen.row_name == episode.label:
             return make_ours(settings, [chosen], loaded.served)[0]
-    options = {"chunk": settings.chunk, "budget": settings.budget}
-    return other(episode.label, bench.against, loaded.model, **options)
+    chunk, budget = settings.chunk, settings.budget
+    return other(episode.label, bench.against, loaded.model, chunk=chunk, budget=budget)
