@@ -83,9 +83,10 @@ once they are turned."""
 SILU, GELU_TANH, RELU_SQUARED = range(3)
 """Activations."""
 
-EPSILON, NORM_OFFSET, EMBEDDING_SCALE, RESIDUAL_SCALE, NUM_CONSTANTS = range(5)
+EPSILON, NORM_OFFSET, EMBEDDING_SCALE, RESIDUAL_SCALE, QKV_LIMIT, NUM_CONSTANTS = range(6)
 """Constants of a decoder, float64: of the norms, and what they add to their weights; the factor on
-embeddings; the factor on what a layer adds to the residual stream."""
+embeddings; the factor on what a layer adds to the residual stream; the largest size of queries,
+keys and values, 0 for none."""
 
 (
     DECODER,

@@ -73,6 +73,7 @@ from agentkv_kernels.decoder import (
     POSITIONS,
     Q_NORM,
     Q_WEIGHT,
+    QKV_LIMIT,
     QUERIES,
     QUERY_SCALES,
     RESIDUAL_SCALE,
@@ -209,6 +210,17 @@ def project_qkv(weights, x, first, stop, q, keys, values, like):
     project(weights, K_WEIGHT, x, size, low, high, keys, like)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
     project(weights, V_WEIGHT, x, size, low, high, values, like)
+
+
+@compiled()
+def bound_qkv(limit, first, stop, q, keys, values):
+    """Bound the size of what `project_qkv` has written, in place."""
+    start = 0
+    for x in (q, keys, values):
+        for token in range(x.shape[0]):
+            for i in range(max(first - start, 0), min(stop - start, x.shape[1])):
+                x[token, i] = min(max(x[token, i], -limit), limit)
+        start += x.shape[1]
 
 
 @compiled()
@@ -461,6 +473,7 @@ def work(address, like):
     activated = rows_at(step, ACTIVATED, inner)
     keys = carray(pointer(step[NEW_KEYS]), (num_layers, num_rows, kv_size), np.float32)
     values = carray(pointer(step[NEW_VALUES]), (num_layers, num_rows, kv_size), np.float32)
+    limit = constant(step, QKV_LIMIT)
     # of this thread alone
     normed, up = np.empty((num_rows, hidden), np.float32), np.ones((num_rows, inner), np.float32)
     phase = 0
@@ -475,6 +488,8 @@ def work(address, like):
         while piece < pieces:
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
             project_qkv(weights, normed, first, stop, q, keys[layer_idx], values[layer_idx], like)
+            if limit:
+                bound_qkv(limit, first, stop, q, keys[layer_idx], values[layer_idx])
             done(counters, phase)
             piece = take(counters, phase)
         wait(counters, phase, pieces)
