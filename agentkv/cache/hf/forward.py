@@ -135,7 +135,8 @@ class Forward:
             all_places = positions.expand(ids.shape).flatten().tolist()
             places = [place for _, rows in members for place in all_places[rows]]
         own = [token for _, rows in members for token in tokens[rows]]
-        found: Tensor = self._step.run([layers for layers, _ in members], own, places)
+        layers = [layers for layers, _ in members]
+        found: Tensor = self._step.run(layers, own, places, cache.look_step)
         if len(own) < len(tokens):  # a cache that broke takes no part
             whole = found.new_zeros(len(tokens), found.shape[1])
             at = [row for _, rows in members for row in range(*rows.indices(len(tokens)))]
