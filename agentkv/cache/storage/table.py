@@ -364,17 +364,19 @@ class EntryTable(Addressed):
         for capacity in capacities:
             bases.append(bases[-1] + capacity)
         for f, field in enumerate(self.fields):
+            shape, old = (field.heads * bases[-1], *field.inner), self.tensors[f]
             with torch.inference_mode(False):  # or nothing could be written outside of that mode
-                shape, old = (field.heads * bases[-1], *field.inner), self.tensors[f]
                 new = self.memory.empty(shape, old.dtype, old.device)
-            self.meter.add(new.untyped_storage().nbytes())
-            for segment, (base, end) in enumerate(pairwise(bases)):
-                if base < end and field.num_bytes:
-                    box = new[field.heads * base : field.heads * end]
-                    table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
-                    del box
-            self.meter.add(-self.tensors[f].untyped_storage().nbytes())
+            if field.num_bytes:
+                self.meter.add(new.nbytes)
+                for segment, (base, end) in enumerate(pairwise(bases)):
+                    if base < end:
+                        box = new[field.heads * base : field.heads * end]
+                        table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
+                        del box
+                self.meter.add(-old.nbytes)
             self.tensors[f] = new
+            del old
         columns = ((BASE, bases[:-1]), (CAPACITY, capacities), (COUNT, counts))
         for which, numbers in columns:
             self.descriptor.set_column(which, numbers)

@@ -209,8 +209,11 @@ class _TimedBackend(Backend):
         self.is_compiled = inner.is_compiled
         self.append_attend = inner.append_attend  # type: ignore[method-assign]
 
-    def drop(self, evictions: Iterable[Eviction]) -> None:
-        self._watch.wrapped(self._inner.drop, COMPACTION)(evictions)
+    def drop(self, evictions: Iterable[Eviction], *, tidies: bool = True) -> None:
+        self._watch.wrapped(self._inner.drop, COMPACTION)(evictions, tidies=tidies)
+
+    def tidy(self, storage: LayerStorage) -> None:
+        self._watch.wrapped(self._inner.tidy, COMPACTION)(storage)
 
     def drop_runs(self, storage: LayerStorage, runs: Sequence[Run]) -> None:
         self._watch.wrapped(self._inner.drop_runs, COMPACTION)(storage, runs)
