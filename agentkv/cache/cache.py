@@ -728,7 +728,8 @@ class Cache(HookedCache):
         looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):
             return None
-        second = SecondPass(self.layers, self.evictor.spans, self.next_numbers, looking)
+        spans, numbers = self.evictor.spans, self.next_numbers
+        second = SecondPass(self.layers, spans, numbers, looking, recall)
         with self.progress.changing():
             outputs = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second})
             again = outputs.logits[:, -1]

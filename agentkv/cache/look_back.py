@@ -14,6 +14,7 @@ from agentkv.cache.geometry import Attention
 from agentkv.cache.hf.compat import Handle
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.look_step import LookStep
 from agentkv.cache.spans import Spans
 from agentkv.cache.storage.backend import by_segment
 from agentkv.policies.entries import Span
@@ -83,14 +84,20 @@ class SecondPass(HookedCache):
         spans: its labels.
         next_numbers: rotary position of each sequence's next token.
         looking: per sequence, whether it looks back.
+        recall: of the cache's policy.
     """
 
     def __init__(
-        self, layers: Any, spans: Spans, next_numbers: Sequence[int], looking: Sequence[bool]
+        self,
+        layers: Any,
+        spans: Spans,
+        next_numbers: Sequence[int],
+        looking: Sequence[bool],
+        recall: LookBack,
     ) -> None:
         super().__init__(layers=layers)
         self._layers: list[CacheLayer] = [each.layer for each in layers]
-        self._next_numbers, self._looking = next_numbers, looking
+        self._next_numbers, self._looking, self._recall = next_numbers, looking, recall
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
         self._others: dict[int, dict[int, list[DensePart]]] = {}
@@ -108,6 +115,23 @@ class SecondPass(HookedCache):
 
     def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
         return torch.tensor(self._next_numbers)[:, None].sub_(1).clamp_min_(0)
+
+    def can_step(self, num_columns: int) -> bool:
+        return num_columns == 1 and all(map(_can_look_compiled, self._layers))
+
+    def begin_step(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float]
+    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
+        sequences = [i for i, looks in enumerate(self._looking) if looks]
+        self.look_step = LookStep(self._layers, sequences, self._recall)
+        return [(self._layers, slice(i, i + 1)) for i in sequences]
+
+    def finish(self) -> None:
+        done = self.look_step
+        if done is not None:
+            self.read_nbytes += done.read_nbytes
+            for row, sequence in enumerate(done.sequences):
+                self._fetched[sequence].add(torch.from_numpy(done.positions(row)))
 
     @torch.no_grad()
     def attend(
@@ -165,10 +189,9 @@ class SecondPass(HookedCache):
             queries: of all segments, (N, heads, 1, D).
         """
         storage, cold, window = layer.storage, layer.cold, layer.shape.window
-        if cold is None or layer.policy is None:
+        if cold is None:
             return {}
-        recall = layer.policy.policy.recall
-        assert isinstance(recall, LookBack)
+        recall = self._recall
         picks = [torch.arange(0)] * storage.num_segments
         for segment in segments:
             sequence = segment // storage.layout.segments_per_sequence
@@ -189,6 +212,12 @@ class SecondPass(HookedCache):
             cold.promote(storage, picks)
             return {}
         return {i: [cold.read(i, picks[i], queries.dtype).to(storage.device)] for i in segments}
+
+
+def _can_look_compiled(layer: CacheLayer) -> bool:
+    """Return whether a compiled step may take a layer's part in a second pass."""
+    cold = layer.cold
+    return layer.can_step and (cold is None or cold.is_compiled)
 
 
 def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:

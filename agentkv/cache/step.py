@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentkv.cache.hf.decoder import Decoder
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.look_step import LookStep
 from agentkv.cache.storage.numba_backend import LOG2_E
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.layout import BFLOAT16, DTYPES, FLOAT16, FLOAT32, POSITION
@@ -43,7 +44,11 @@ class CompiledStep:
         """Work space by number of sequences."""
 
     def run(
-        self, members: Sequence[Sequence[CacheLayer]], ids: Sequence[int], positions: Sequence[int]
+        self,
+        members: Sequence[Sequence[CacheLayer]],
+        ids: Sequence[int],
+        positions: Sequence[int],
+        look: LookStep | None = None,
     ) -> Tensor:
         """Append one token to every sequence and return the logits (B, V), in the model's dtype.
 
@@ -51,13 +56,18 @@ class CompiledStep:
             members: per cache, its layers, after `begin_step`.
             ids: token per sequence.
             positions: rotary position per sequence.
+            look: computes the newest tokens of some sequences of one cache again in place of
+                appending; `members` then names the cache for each of these sequences.
         """
-        by_layer = [member[i] for i in range(len(members[0])) for member in members]
         with self._lock:
             space = self._spaces.get(len(ids))
             if space is None:
                 space = self._spaces[len(ids)] = _WorkSpace(self._decoder, len(ids))
-            done = self._run(space, by_layer, len(members), ids, positions)
+            if look is None:
+                by_layer = [member[i] for i in range(len(members[0])) for member in members]
+                done = self._run(space, by_layer, len(members), ids, positions)
+            else:
+                done = self._look(space, members[0], look, ids, positions)
         return self._decoder.parts.finish_logits(done).to(self._decoder.dtype)
 
     def _run(
@@ -71,16 +81,12 @@ class CompiledStep:
         first_rows = [0]
         for layer in by_layer[:num_caches]:
             first_rows.append(first_rows[-1] + layer.storage.batch)
-        descriptors = np.array([x.storage.descriptor.address for x in by_layer], np.int64)
-        space.ids[:], space.positions[:] = ids, positions
-        scales = self._decoder.parts.query_scales(torch.from_numpy(space.positions))
-        rows = np.array(first_rows, np.int64)
-        step = space.step
+        rows, step = np.array(first_rows, np.int64), space.step
+        descriptors = _descriptors(by_layer)
         step[numbers.NUM_CACHES] = num_caches
         step[numbers.FIRST_ROWS] = rows.ctypes.data
         step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
-        step[numbers.QUERY_SCALES] = 0 if scales is None else scales.data_ptr()
-        step[numbers.NUM_THREADS] = torch.get_num_threads()
+        step[numbers.LOOK] = 0
         if not kernel.can_begin(space.address):
             for layer in by_layer:
                 layer.storage.reserve()
@@ -95,17 +101,48 @@ class CompiledStep:
             else:
                 masses[i] = torch.empty(layer.storage.metadata.tensors[POSITION].shape[0])
         addresses = np.array([0 if x is None else x.data_ptr() for x in masses], np.int64)
-        logits = torch.empty(len(ids), int(self._decoder.numbers[numbers.VOCABULARY]))
         step[numbers.EMAS] = emas.ctypes.data
         step[numbers.MASSES] = addresses.ctypes.data
-        step[numbers.LOGITS] = logits.data_ptr()
-        kernel.begin(space.address, LIKE[self._kind])
-        TEAM.lead(space.address, self._kind, int(step[numbers.NUM_THREADS]))
+        logits = self._lead(space, ids, positions)
         for i, layer in enumerate(by_layer):
             idx, cache = divmod(i, num_caches)
             values = space.values[idx, first_rows[cache] : first_rows[cache + 1], :, None]
             layer.finish_step(values, masses[i])
         return logits
+
+    def _look(
+        self,
+        space: "_WorkSpace",
+        layers: Sequence[CacheLayer],
+        look: LookStep,
+        ids: Sequence[int],
+        positions: Sequence[int],
+    ) -> Tensor:
+        descriptors, step = _descriptors(layers), space.step
+        step[numbers.NUM_CACHES] = 1
+        step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
+        step[numbers.LOOK] = look.begin()
+        logits = self._lead(space, ids, positions)
+        look.finish(space.values)
+        return logits
+
+    def _lead(self, space: "_WorkSpace", ids: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Do a step whose layers are told, and return the logits of `head`, float32."""
+        step = space.step
+        space.ids[:], space.positions[:] = ids, positions
+        scales = self._decoder.parts.query_scales(torch.from_numpy(space.positions))
+        logits = torch.empty(len(ids), int(self._decoder.numbers[numbers.VOCABULARY]))
+        step[numbers.QUERY_SCALES] = 0 if scales is None else scales.data_ptr()
+        step[numbers.LOGITS] = logits.data_ptr()
+        step[numbers.NUM_THREADS] = torch.get_num_threads()
+        kernel.begin(space.address, LIKE[self._kind])
+        TEAM.lead(space.address, self._kind, int(step[numbers.NUM_THREADS]))
+        return logits
+
+
+def _descriptors(layers: Sequence[CacheLayer]) -> Any:
+    """Return the addresses of the descriptors of some layers, int64."""
+    return np.array([layer.storage.descriptor.address for layer in layers], np.int64)
 
 
 class _WorkSpace:

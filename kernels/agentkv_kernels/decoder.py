@@ -84,9 +84,10 @@ once they are turned."""
 SILU, GELU_TANH, RELU_SQUARED = range(3)
 """Activations."""
 
-EPSILON, NORM_OFFSET, EMBEDDING_SCALE, RESIDUAL_SCALE, NUM_CONSTANTS = range(5)
+EPSILON, NORM_OFFSET, EMBEDDING_SCALE, RESIDUAL_SCALE, QKV_LIMIT, NUM_CONSTANTS = range(6)
 """Constants of a decoder, float64: of the norms, and what they add to their weights; the factor on
-embeddings; the factor on what a layer adds to the residual stream."""
+embeddings; the factor on what a layer adds to the residual stream; the largest size of queries,
+keys and values, 0 for none."""
 
 (
     DECODER,
@@ -110,9 +111,10 @@ embeddings; the factor on what a layer adds to the residual stream."""
     ACTIVATED,
     COUNTERS,
     QUERY_SCALES,
+    LOOK,
     NUM_THREADS,
     STEP_NUMBERS,
-) = range(23)
+) = range(24)
 """Numbers of a step. Addresses: decoder; constants; B; ids (B,) and rotary positions (B,), int64;
 C caches; the first row of each and B, (C + 1,) int64; layer descriptors (L, C); addresses (L, C)
 of (R,) float32 that receive the mass, 0 for none; factors on logits (L,) float64, scale * log2(e);
@@ -120,11 +122,46 @@ averages (L, C, 3) float64: keep, gain, starts_at_mass. Results, float32: logits
 and values (L, B, H, D). Work space, float32: the residual stream (B, d), queries and attended
 values (B, H * G, D), what is added to the stream (B, d), activations (B, m). Last: counters
 (phases, `COUNTER_STRIDE`) int64 that start at 0; the address of factors (B,) float32 on queries, 0
-for none; and the number of threads that the work is cut for."""
+for none; the address of the numbers of a look, 0 for none; and the number of threads that the work
+is cut for."""
 
-PHASES_PER_LAYER = 8
-"""Phases of a layer at most: q, k and v; their norm over all heads; attention; output projection
-and its norm; gate and up; down and its norm. The projection to logits is one more phase."""
+(
+    COLD_TIERS,
+    DIGESTS,
+    SEGMENTS,
+    OLDEST,
+    NUM_BLOCKS,
+    BLOCK_SIZE,
+    LENT_STARTS,
+    LENT,
+    MOST_COLD,
+    SHARES,
+    MOST_PICKED,
+    PICKS,
+    PICKED_POSITIONS,
+    PICK_COUNTS,
+    LOOK_NUMBERS,
+) = range(15)
+"""Numbers of a look: a step that computes the newest tokens of B sequences of one cache again, with
+cold entries besides. It writes keys and values over those of the newest entries, and keeps no
+statistic. A segment's numbers stand at its first head.
+
+Addresses of (L,) int64: descriptors of the cold tiers, 0 for a layer without one, and of the tables
+of their digests, 0 where all keys are scanned. Addresses of (L, B) int64: first segment of each
+sequence, and lowest position that it may fetch. How many blocks, and positions of a block. Where
+the hidden cold entries of each head begin in the next array, (L * B * H + 1,) int64, and these,
+int64. The most entries of a segment of a cold tier, and the address of work space of that size,
+(B, H, size) float32. The most entries that a segment fetches, and addresses of results of that
+size, (L, B, H, size) int64: numbers of the fetched entries, and their positions. The address of
+their counts, (L, B, H) int64.
+
+Fetched entries are written behind all hot ones, which must have capacity for them, and count among
+these afterwards."""
+
+PHASES_PER_LAYER = 10
+"""Phases of a layer at most: q, k and v; their norm over all heads; attention, three for a look;
+output projection and its norm; gate and up; down and its norm. The projection to logits is one more
+phase."""
 
 COUNTER_STRIDE = 16
 """Numbers per phase: two counters, 64 bytes apart so that threads do not share their cache line."""

@@ -34,6 +34,9 @@ KEY_SCALES, VALUE_SCALES = 2, 3
 QUERY, QUERY_POSITION = range(2)
 """Fields of the table that holds a window of queries."""
 
+DIGEST_BLOCK, DIGEST_LOW, DIGEST_HIGH, DIGEST_EXPONENT = range(4)
+"""Fields of the table of digests: number of the block, codes of its bounds and their exponent."""
+
 NUM_SEGMENTS, NUM_FIELDS, EXTENTS = range(3)
 """First numbers of a table descriptor: two counts, then the extents of the segments."""
 

@@ -293,20 +293,24 @@ def evict(
                 layer.evicted_at = layer.seen
     if allowance.policy.recall.looks_back:
         _keep_cold(layers, evictions.values())
-    for backend, of_backend in evictions.items():
-        backend.drop(of_backend)
     precision = allowance.policy.precision
-    if precision.format is not None and not precision.by_rank:
+    # after every forward, or where the model is sure
+    quantizes = precision.format is not None and not precision.by_rank
+    quantizes = quantizes and (confidences is None) == (precision.sure is None)
+    for backend, of_backend in evictions.items():
+        backend.drop(of_backend, tidies=not quantizes)
+    if quantizes:
         _quantize_by_age(layers, policy_part, confidences)
+        for backend, of_backend in evictions.items():
+            for storage in dict.fromkeys(each for own in of_backend for each in own.storages):
+                backend.tidy(storage)
 
 
 def _quantize_by_age(
     layers: Sequence[CacheLayer], own: LayerPolicy, confidences: Sequence[float] | None
 ) -> None:
-    """Quantize the oldest dense entries, after every forward or where the model is sure."""
+    """Quantize the oldest dense entries."""
     sure = own.allowance.policy.precision.sure
-    if (confidences is None) != (sure is None):
-        return
     recent = [own.fitted(i).precision.recent or 0 for i in range(len(own.fed))]
     if sure is not None and confidences is not None:
         recent = [

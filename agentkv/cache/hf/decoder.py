@@ -147,6 +147,7 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     constants[numbers.NORM_OFFSET] = parts.norm_code.offset
     constants[numbers.EMBEDDING_SCALE] = parts.embedding_factor
     constants[numbers.RESIDUAL_SCALE] = only((each.factor for each in parts.layers), "factors")
+    constants[numbers.QKV_LIMIT] = only((each.limit for each in attentions), "limits")
     return Decoder(
         parts=parts,
         numbers=head,

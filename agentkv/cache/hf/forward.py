@@ -17,6 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from agentkv.cache.hf import plain_forward
 from agentkv.cache.hf.compat import ATTENTION, CACHE, cache_in, outside_compile, tokens_among
 from agentkv.cache.hf.decoder import Decoder, read_decoder, unknown_code
+from agentkv.cache.hf.first_step import why_apart
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.known_code import NotCompiled
 from agentkv.cache.hf.parts import DecoderParts
@@ -47,6 +48,7 @@ class Forward:
         self.__signature__ = inspect.signature(type(model).forward.__get__(model))
         self._decoder: Decoder | None = None
         self._step: Any = None
+        self._is_checked = False
         self.obstacle: str | None = None
         """Why the model goes the ordinary way; None if it need not, or was not asked yet."""
 
@@ -71,19 +73,23 @@ class Forward:
         """Read the model if it was not, or has changed; return whether it can be compiled."""
         model = self._model()
         assert model is not None
-        if self._decoder is not None and self._decoder.is_current():
-            return True
-        self._decoder = self._step = None
-        try:
-            self._decoder = read_decoder(model)
-        except NotCompiled as obstacle:
-            self.obstacle = str(obstacle)
-            return False
-        # imported here because Numba takes half a second, and is optional
-        from agentkv.cache.step import CompiledStep
+        if self._decoder is None or not self._decoder.is_current():
+            self._decoder = self._step = self.obstacle = None
+            self._is_checked = False
+            try:
+                self._decoder = read_decoder(model)
+            except NotCompiled as obstacle:
+                self.obstacle = str(obstacle)
+                return False
+            # imported here because Numba takes half a second, and is optional
+            from agentkv.cache.step import CompiledStep
 
-        self.obstacle, self._step = None, CompiledStep(self._decoder)
-        return True
+            self._step = CompiledStep(self._decoder)
+        # a model in training draws random numbers, and steps come after it
+        if not self._is_checked and not model.training:
+            self.obstacle = why_apart(model, self._decoder, self._step)
+            self._is_checked = True
+        return self.obstacle is None
 
     @outside_compile
     def _ours(
@@ -128,7 +134,8 @@ class Forward:
             all_places = positions.expand(ids.shape).flatten().tolist()
             places = [place for _, rows in members for place in all_places[rows]]
         own = [token for _, rows in members for token in tokens[rows]]
-        found: Tensor = self._step.run([layers for layers, _ in members], own, places)
+        layers = [layers for layers, _ in members]
+        found: Tensor = self._step.run(layers, own, places, cache.look_step)
         if len(own) < len(tokens):  # a cache that broke takes no part
             whole = found.new_zeros(len(tokens), found.shape[1])
             at = [row for _, rows in members for row in range(*rows.indices(len(tokens)))]

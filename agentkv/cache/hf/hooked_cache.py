@@ -134,6 +134,9 @@ class HookedCache(TransformersCache):
         sequence one token, and compiled code reads all layers."""
         return False
 
+    look_step: Any = None
+    """A `LookStep` if the compiled step looks back, else None."""
+
     def begin_step(
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:

@@ -80,6 +80,8 @@ class AttentionCode:
     """Attribute that says whether the norms are there; "" if they always are."""
     unless: str = ""
     """Attribute that asks for something that the step does not know."""
+    limit: str = ""
+    """Attribute of the largest size of queries, keys and values, which may be None."""
     scales_queries: bool = False
     """Whether queries grow with their positions, as in Llama 4."""
 
@@ -189,7 +191,7 @@ ATTENTIONS: Mapping[str | type, AttentionCode] = {
     "gemma3.Gemma3Attention": AttentionCode(numbers.EACH_HEAD),
     "olmo2.Olmo2Attention": AttentionCode(numbers.ALL_HEADS),
     "olmo3.Olmo3Attention": AttentionCode(numbers.ALL_HEADS),
-    "olmo.OlmoAttention": AttentionCode(unless="config.clip_qkv"),
+    "olmo.OlmoAttention": AttentionCode(limit="config.clip_qkv"),
     "cohere.CohereAttention": AttentionCode(numbers.EACH_HEAD, optional="use_qk_norm"),
     "nanochat.NanoChatAttention": AttentionCode(numbers.TURNED_HEADS),
     "glm4.Glm4Attention": AttentionCode(),

@@ -70,6 +70,8 @@ class AttentionParts:
 
     module: Any
     qkv: tuple[Projector, Projector, Projector]
+    limit: float
+    """Largest size of queries, keys and values as they are projected; 0 for none."""
     where: int
     """Where queries and keys are normed, a `*_HEADS`."""
     norms: tuple[nn.Module | None, nn.Module | None]
@@ -245,6 +247,7 @@ class _PartReader:
         return AttentionParts(
             module=module,
             qkv=(q, k, v),
+            limit=float((code.limit and attrgetter(code.limit)(module)) or 0),
             where=code.where if has_norms else numbers.NO_HEADS,
             norms=(q_norm, k_norm),
             turning=turning,

@@ -54,6 +54,9 @@ def forward(
         shape = (*ids.shape, -1, attention.module.head_dim)
         x = _normed(layer.norm, stream)
         q, keys, values = (linear(x, each) for each in attention.qkv)
+        if attention.limit:
+            for each in (q, keys, values):
+                each.clamp_(-attention.limit, attention.limit)
         if attention.where == numbers.ALL_HEADS:
             q, keys = map(_normed, attention.norms, (q, keys))
         q, keys, values = (each.view(shape) for each in (q, keys, values))

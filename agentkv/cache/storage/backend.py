@@ -336,9 +336,12 @@ class Backend:
 
     # ---- dropping
 
-    def drop(self, evictions: Iterable[Eviction]) -> None:
-        """Drop entries of some sequences and layers as the verdicts say, and return their
-        memory."""
+    def drop(self, evictions: Iterable[Eviction], *, tidies: bool = True) -> None:
+        """Drop entries of some sequences and layers as the verdicts say, and return their memory.
+
+        Args:
+            tidies: False: their memory may be needed at once; the caller calls `tidy`.
+        """
         verdicts: dict[LayerStorage, list[Selection | None]] = {}
         for eviction in evictions:
             for storage, verdict in by_storage(eviction):
@@ -414,17 +417,39 @@ class Backend:
         Args:
             recent: dense entries that each sequence keeps per segment.
         """
-        per, held = storage.layout.segments_per_sequence, storage.dense.counts
-        older = [count - recent[segment // per] for segment, count in enumerate(held)]
-        if max(older) < BLOCK:
+        counts = oldest_blocks(storage, recent)
+        if not any(counts):
             return
-        counts = [max(0, count) // BLOCK * BLOCK for count in older]
 
         def oldest(field: int, segment: int) -> tuple[Tensor, bool]:
             return storage.dense.entries(field, segment)[:, : counts[segment]], False
 
         append_quantized(storage, counts, oldest)
         storage.dense.drop([(0, count) for count in counts])
+
+    def copy_over(self, hot: LayerStorage, cold: LayerStorage, picks: Sequence[Tensor]) -> None:
+        """Store copies of entries of one storage behind those of another, all in one format.
+
+        Args:
+            picks: per segment their numbers (n,) in storage order, ascending.
+        """
+        counts = [pick.shape[0] for pick in picks]
+        cold.metadata.extend(counts)
+        for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
+            for field in range(len(cold.metadata.fields)) if count else ():
+                found = hot.metadata.entries(field, segment)[:, pick]
+                cold.metadata.entries(field, segment)[:, -count:] = found
+
+        def read(field: int, segment: int) -> tuple[Tensor, bool]:
+            return hot.read(field, segment, picks[segment], cold.layout.dtype), True
+
+        if cold.codes is not None:
+            append_quantized(cold, counts, read)
+            return
+        cold.dense.extend(counts)
+        for segment, count in enumerate(counts):
+            for field in (KEYS, VALUES) if count else ():
+                cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
 
     def quantize(self, storage: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Quantize the entries of each segment with these numbers (n,), ascending, all dense so
@@ -452,6 +477,13 @@ class Backend:
         append_quantized(storage, [pick.shape[0] for pick in picks], picked)
         storage.dense.keep(stays)
         storage.metadata.keep(orders)
+
+
+def oldest_blocks(storage: LayerStorage, recent: Sequence[int]) -> list[int]:
+    """Return how many entries of each segment `Backend.quantize_oldest` quantizes."""
+    per = storage.layout.segments_per_sequence
+    older = [count - recent[i // per] for i, count in enumerate(storage.dense.counts)]
+    return [max(0, count) // BLOCK * BLOCK for count in older]
 
 
 def _logits(storage: LayerStorage, segment: int, q: Tensor, scale: float) -> list[Tensor]:

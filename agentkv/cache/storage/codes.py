@@ -29,12 +29,7 @@ def append_quantized(
     """
     codes, scales, form = storage.codes, storage.scales, storage.layout.format
     assert codes is not None and form is not None
-    meter = codes.meter
-    codes.extend(counts)
-    first_blocks: list[int] = []
-    if scales is not None:
-        first_blocks = scales.counts
-        scales.extend([-(-count // BLOCK) for count in counts])
+    meter, first_blocks = codes.meter, extend_codes(storage, counts)
     table, *scale_fields = storage.scale_fields
     for segment, count in enumerate(counts):
         if not count:
@@ -53,6 +48,19 @@ def append_quantized(
             ids = torch.arange(count, device=storage.device) // BLOCK + first_blocks[segment]
             codes.entries(BLOCK_IDS, segment)[0, -count:] = ids
     merge_blocks(storage)
+
+
+def extend_codes(storage: LayerStorage, counts: Sequence[int]) -> list[int]:
+    """Lengthen the codes of each segment, and its scales by blocks of their own; return the first
+    of these per segment, nothing where each entry has its own scales."""
+    codes, scales = storage.codes, storage.scales
+    assert codes is not None
+    codes.extend(counts)
+    if scales is None:
+        return []
+    first_blocks = scales.counts
+    scales.extend([-(-count // BLOCK) for count in counts])
+    return first_blocks
 
 
 def merge_blocks(storage: LayerStorage) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from agentkv.cache.geometry import LayerShape
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
-from agentkv.cache.storage.codes import append_quantized
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
@@ -25,7 +24,7 @@ from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import DensePart
 from agentkv_kernels.formats import BLOCK
-from agentkv_kernels.layout import KEYS, VALUES
+from agentkv_kernels.layout import KEYS, NORMS, TRACKED
 
 HOST = torch.device("cpu")
 
@@ -59,7 +58,7 @@ class ColdTier:
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         layout = cold_layout_for(hot.layout, recall.format)
-        self._backend = backend_for(layout, num_q_heads, HOST)
+        self._backend, self._size = backend_for(layout, num_q_heads, HOST), EntrySize.of(layout)
         self.storage = LayerStorage(
             layout,
             batch=hot.batch,
@@ -80,6 +79,11 @@ class ColdTier:
             )
         self.lent: list[dict[int, int]] = [{} for _ in range(hot.num_segments)]
         """Per segment, the entries that are hot at present: number in storage by position."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled code reads the entries."""
+        return self._backend.is_compiled
 
     @property
     def nbytes(self) -> int:
@@ -103,7 +107,7 @@ class ColdTier:
 
         It chooses by all keys, half of the bytes of the entries, or by the digests.
         """
-        size, cold = EntrySize.of(self.storage.layout), self.storage
+        size, cold = self._size, self.storage
         entry = size.quantized or size.dense
         fetched = num_fetched * entry
         if self.index is not None:
@@ -118,7 +122,7 @@ class ColdTier:
 
     def grown_nbytes(self, more: int) -> int:
         """Return the most bytes of the tier once every segment has `more` further entries."""
-        size, total = EntrySize.of(self.storage.layout), 0
+        size, total = self._size, 0
         for count in self.storage.counts:
             capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
             total += capacity * (size.metadata + (size.quantized or size.dense))
@@ -136,36 +140,13 @@ class ColdTier:
         if not any(counts):
             return
         cold = self.storage
-        cold.metadata.extend(counts)
-        for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
-            for field in range(len(cold.metadata.fields)) if count else ():
-                found = hot.metadata.entries(field, segment)[:, pick]
-                cold.metadata.entries(field, segment)[:, -count:] = found
-
-        def read(field: int, segment: int) -> tuple[Tensor, bool]:
-            pick, num_quantized = picks[segment], hot.num_quantized[segment]
-            parts = hot.parts(segment)
-            own = [pick]
-            if len(parts) > 1:
-                own = [pick[pick < num_quantized], pick[pick >= num_quantized] - num_quantized]
-            found = [
-                part.pick(index).decode(cold.layout.dtype)[0 if field == KEYS else 1][0]
-                for part, index in zip(parts, own, strict=True)
-            ]
-            return torch.cat(found, dim=1), True
-
-        if cold.codes is not None:
-            append_quantized(cold, counts, read)
-        else:
-            cold.dense.extend(counts)
-            for segment, count in enumerate(counts):
-                for field in (KEYS, VALUES) if count else ():
-                    cold.dense.entries(field, segment)[:, -count:] = read(field, segment)[0]
+        self._backend.copy_over(hot, cold, picks)
         if self.index is not None:
             for segment, count in enumerate(counts):
                 if count:
                     new = cold.positions(segment)[-count:].to(hot.device)
-                    self.index.add(segment, new, read(KEYS, segment)[0])
+                    keys = hot.read(KEYS, segment, picks[segment], cold.layout.dtype)
+                    self.index.add(segment, new, keys)
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
         """Take back the lent ones among some entries, with their statistics; return the others."""
@@ -173,12 +154,15 @@ class ColdTier:
         if not lent or not pick.shape[0]:
             return pick
         numbers = [lent.pop(place, -1) for place in hot.positions(segment)[pick].tolist()]
+        if max(numbers) < 0:
+            return pick
         known = torch.tensor(numbers)
         is_known = known >= 0
         known, is_known_there = known[is_known], is_known.to(pick.device)
-        for field in range(len(self.storage.metadata.fields)):
-            found = hot.metadata.entries(field, segment)[:, pick[is_known_there]]
-            self.storage.metadata.entries(field, segment)[:, known] = found.to(HOST)
+        for field in (TRACKED, NORMS):
+            if self.storage.metadata.tensors[field].numel():
+                found = hot.metadata.entries(field, segment)[:, pick[is_known_there]]
+                self.storage.metadata.entries(field, segment)[:, known] = found.to(HOST)
         return pick[~is_known_there]
 
     def best(

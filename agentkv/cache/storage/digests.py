@@ -10,10 +10,14 @@ from torch import Tensor
 
 from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels import digests as kernel
-from agentkv_kernels.layout import Field, Layout
-
-BLOCK, LOW, HIGH, EXPONENT = range(4)
-"""Fields of the table: number of the block, codes of its bounds and their exponent."""
+from agentkv_kernels.layout import (
+    DIGEST_BLOCK,
+    DIGEST_EXPONENT,
+    DIGEST_HIGH,
+    DIGEST_LOW,
+    Field,
+    Layout,
+)
 
 
 class Digests:
@@ -45,7 +49,7 @@ class Digests:
 
     def blocks(self, segment: int) -> Tensor:
         """Return the numbers (N,) of a segment's blocks."""
-        return self.table.entries(BLOCK, segment)[0]
+        return self.table.entries(DIGEST_BLOCK, segment)[0]
 
     def add(self, segment: int, positions: Tensor, keys: Tensor) -> None:
         """Widen the bounds of some blocks by further entries.
@@ -85,7 +89,7 @@ class Digests:
     def clear(self, segment: int) -> None:
         """Forget a segment's digests."""
         keep: list[Tensor | None] = [None] * self.table.num_segments
-        keep[segment] = torch.arange(0, device=self.table.tensors[BLOCK].device)
+        keep[segment] = torch.arange(0, device=self.table.tensors[DIGEST_BLOCK].device)
         self.table.keep(keep)
 
     def upper_bounds(self, segment: int, q: Tensor) -> Tensor:
@@ -133,6 +137,7 @@ class Digests:
 
     def _codes(self, segment: int) -> tuple[Tensor, Tensor, Tensor]:
         low, high, exponent = (
-            self.table.entries(field, segment) for field in (LOW, HIGH, EXPONENT)
+            self.table.entries(field, segment)
+            for field in (DIGEST_LOW, DIGEST_HIGH, DIGEST_EXPONENT)
         )
         return low, high, exponent

@@ -229,6 +229,22 @@ class LayerStorage(Addressed):
             parts.append(DensePart(keys, values, positions[:, num_quantized:]))
         return parts
 
+    def read(self, field: int, segment: int, pick: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a decoded copy (W, n, D) of the keys or values of some entries.
+
+        Args:
+            field: `KEYS` or `VALUES`.
+            pick: their numbers (n,) in storage order, ascending.
+        """
+        parts, num_quantized, own = self.parts(segment), self.num_quantized[segment], [pick]
+        if len(parts) > 1:
+            own = [pick[pick < num_quantized], pick[pick >= num_quantized] - num_quantized]
+        found = [
+            part.pick(index).decode(dtype)[0 if field == KEYS else 1][0]
+            for part, index in zip(parts, own, strict=True)
+        ]
+        return torch.cat(found, dim=1)
+
     def _quantized(self, which: Which, positions: Tensor) -> Quantized:
         assert self.codes is not None and self.layout.format is not None
         table, key_scales, value_scales = self.scale_fields

@@ -18,10 +18,13 @@ from agentkv.cache.storage.backend import (
     MassObserver,
     by_segment,
     hand_out_mass,
+    oldest_blocks,
 )
+from agentkv.cache.storage.codes import extend_codes, merge_blocks
 from agentkv.cache.storage.evictions import Eviction, single_entries
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import Which
+from agentkv.policies.entries import Drop
 from agentkv_kernels.device import Implementation
 from agentkv_kernels.ema import Ema
 from agentkv_kernels.entries import DensePart, Part
@@ -29,6 +32,7 @@ from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import append_attend as kernel
 from agentkv_kernels.numba import drop as drop_kernels
+from agentkv_kernels.numba import encode as encode_kernels
 from agentkv_kernels.numba import look as look_kernels
 from agentkv_kernels.numba.read import read_segment
 
@@ -213,7 +217,36 @@ class NumbaBackend(Backend):
         )
         return torch.from_numpy(output).to(q.dtype).view(q.shape)
 
-    def drop(self, evictions: Iterable[Eviction]) -> None:
+    # ---- quantizing
+
+    def quantize_oldest(self, storage: LayerStorage, recent: Sequence[int]) -> None:
+        if storage.scales is None:
+            super().quantize_oldest(storage, recent)
+            return
+        counts = oldest_blocks(storage, recent)
+        if any(counts):
+            first_blocks = extend_codes(storage, counts)
+            numbers = np.array([counts, first_blocks], np.int64)
+            encode_kernels.encode_oldest(storage.descriptor.address, *numbers)
+            merge_blocks(storage)
+            storage.dense.drop([(0, count) for count in counts])
+
+    def copy_over(self, hot: LayerStorage, cold: LayerStorage, picks: Sequence[Tensor]) -> None:
+        if cold.scales is None or hot.device.type != "cpu":
+            super().copy_over(hot, cold, picks)
+            return
+        counts = [pick.shape[0] for pick in picks]
+        cold.metadata.extend(counts)
+        first_blocks = extend_codes(cold, counts)
+        addresses = hot.descriptor.address, cold.descriptor.address
+        for segment, (pick, first) in enumerate(zip(picks, first_blocks, strict=True)):
+            if counts[segment]:
+                encode_kernels.copy_over(*addresses, segment, np.ascontiguousarray(pick), first)
+        merge_blocks(cold)
+
+    # ---- dropping
+
+    def drop(self, evictions: Iterable[Eviction], *, tidies: bool = True) -> None:
         entries: dict[LayerStorage, list[int]] = {}
         masks: dict[LayerStorage, list[int]] = {}
         alive: list[Tensor] = []
@@ -238,20 +271,36 @@ class NumbaBackend(Backend):
                     own[at : at + per] = [
                         start + (i * per + j + 1) * width - count for j, count in enumerate(counts)
                     ]
+            elif isinstance(verdict, Drop):
+                for storage in eviction.storages:
+                    own = masks.setdefault(storage, [0] * storage.num_segments)
+                    for segment in range(at, at + per):
+                        mask = torch.ones(storage.counts[segment], dtype=torch.bool)
+                        mask[verdict.start : verdict.stop] = False
+                        alive.append(mask)
+                        own[segment] = mask.data_ptr()
             else:
                 others.append(eviction)
         super().drop(others)
-        self._run(drop_kernels.drop, entries)
-        self._run(drop_kernels.keep, masks)
+        self._run(drop_kernels.drop, entries, tidies)
+        self._run(drop_kernels.keep, masks, tidies)
 
-    def _run(self, kernel: Callable[..., Any], arguments: dict[LayerStorage, list[int]]) -> None:
+    def _run(
+        self,
+        kernel: Callable[..., Any],
+        arguments: dict[LayerStorage, list[int]],
+        tidies: bool,
+    ) -> None:
         if not arguments:
             return
         addresses = np.array([storage.descriptor.address for storage in arguments], np.int64)
         numbers = np.array([each for own in arguments.values() for each in own], np.int64)
         if kernel(addresses, numbers, BLOCK):
             for storage in arguments:
-                self.tidy(storage)
+                if tidies:
+                    self.tidy(storage)
+                else:
+                    merge_blocks(storage)
 
 
 def _rows(q: Tensor) -> Any:

@@ -161,7 +161,7 @@ class EntryTable(Addressed):
         """Lengthen the segments. The new entries hold anything and must be written."""
         more = [counts] * self.num_segments if isinstance(counts, int) else counts
         wanted = [count + new for count, new in zip(self.counts, more, strict=True)]
-        if self._has_capacity(wanted):
+        if self._make_room(wanted):
             self.descriptor.set_column(COUNT, wanted)
         else:
             self._lay_out([None] * self.num_segments, wanted)
@@ -169,17 +169,39 @@ class EntryTable(Addressed):
     def reserve(self) -> None:
         """Give every segment capacity for one more entry."""
         wanted = [count + 1 for count in self.counts]
-        if not self._has_capacity(wanted):
+        if not self._make_room(wanted):
             capacities = [count + self._spare_of(count) for count in wanted]
             self._lay_out([None] * self.num_segments, self.counts, capacities)
+
+    def reserve_for(self, more: Sequence[int]) -> None:
+        """Give each segment capacity for `more` entries and no others, until the next `trim`."""
+        counts = self.counts
+        wanted = [count + new for count, new in zip(counts, more, strict=True)]
+        if not self._make_room(wanted):
+            self._lay_out([None] * self.num_segments, counts, wanted)
 
     def _spare_of(self, count: int) -> int:
         """Return how many unused entries a segment of `count` entries gets."""
         return max(self.spare, int(self.growth * count))
 
-    def _has_capacity(self, counts: Sequence[int]) -> bool:
-        column = self.descriptor.column
-        return all(map(_fits, column(START), counts, column(CAPACITY)))
+    def _make_room(self, counts: Sequence[int]) -> bool:
+        """Return whether the segments have capacity for `counts` entries, once those that they hold
+        are moved to their fronts if need be."""
+        starts, capacities = self.descriptor.column(START), self.descriptor.column(CAPACITY)
+        if all(map(_fits, starts, counts, capacities)):
+            return True
+        if not all(map(_fits, [0] * len(starts), counts, capacities)):
+            return False
+        for segment, start in enumerate(starts):
+            base, capacity, _, count = self.descriptor.extent(segment)
+            for f, tensor in enumerate(self.tensors):
+                if start and count and tensor.numel():
+                    moving = self.entries(f, segment).clone()
+                    with self.meter.counting(moving):
+                        self._strided(f, base, capacity, 0, (count,)).copy_(moving)
+                        del moving
+            self.descriptor.set_used(segment, 0, count)
+        return True
 
     def drop(self, runs: Sequence[Run]) -> None:
         """Drop entries first..last - 1 of each segment; dropping the oldest moves nothing."""
@@ -342,17 +364,19 @@ class EntryTable(Addressed):
         for capacity in capacities:
             bases.append(bases[-1] + capacity)
         for f, field in enumerate(self.fields):
+            shape, old = (field.heads * bases[-1], *field.inner), self.tensors[f]
             with torch.inference_mode(False):  # or nothing could be written outside of that mode
-                shape, old = (field.heads * bases[-1], *field.inner), self.tensors[f]
                 new = self.memory.empty(shape, old.dtype, old.device)
-            self.meter.add(new.untyped_storage().nbytes())
-            for segment, (base, end) in enumerate(pairwise(bases)):
-                if base < end:
-                    box = new[field.heads * base : field.heads * end]
-                    table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
-                    del box
-            self.meter.add(-self.tensors[f].untyped_storage().nbytes())
+            if field.num_bytes:
+                self.meter.add(new.nbytes)
+                for segment, (base, end) in enumerate(pairwise(bases)):
+                    if base < end:
+                        box = new[field.heads * base : field.heads * end]
+                        table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
+                        del box
+                self.meter.add(-old.nbytes)
             self.tensors[f] = new
+            del old
         columns = ((BASE, bases[:-1]), (CAPACITY, capacities), (COUNT, counts))
         for which, numbers in columns:
             self.descriptor.set_column(which, numbers)

@@ -102,7 +102,7 @@ class TritonBackend(Backend):
         storage.note_queries(q, first=first, columns=None)
         return done.output.view(q.shape)
 
-    def drop(self, evictions: Iterable[Eviction]) -> None:
+    def drop(self, evictions: Iterable[Eviction], *, tidies: bool = True) -> None:
         picked: dict[LayerStorage, list[Dropped]] = {}
         known: dict[LayerStorage, list[Dropped]] = {}
         picks: list[Tensor] = []

@@ -106,7 +106,13 @@ def begin_entry(layer):
 def write_last(table, field, segment, head, numbers, like):
     """Write float32 numbers (D,) to the last entry of a segment, in the dtype of `like`."""
     end = extents_of(table)[COUNT, segment] - 1
-    address = entry_address(table, field, segment, head, end)
+    write_entry(table, field, segment, head, end, numbers, like)
+
+
+@compiled()
+def write_entry(table, field, segment, head, entry, numbers, like):
+    """Write float32 numbers (D,) to an entry of a segment, in the dtype of `like`."""
+    address = entry_address(table, field, segment, head, entry)
     target = carray(pointer(address), (numbers.shape[0],), like.dtype)
     for i in range(numbers.shape[0]):
         target[i] = narrowed(numbers[i], like[0])

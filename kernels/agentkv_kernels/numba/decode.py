@@ -49,6 +49,7 @@ from agentkv_kernels.decoder import (
     LAYER_DESCRIPTORS,
     LAYERS,
     LOGITS,
+    LOOK,
     MASSES,
     MIXED,
     MLP_NORM,
@@ -73,6 +74,7 @@ from agentkv_kernels.decoder import (
     POSITIONS,
     Q_NORM,
     Q_WEIGHT,
+    QKV_LIMIT,
     QUERIES,
     QUERY_SCALES,
     RESIDUAL_SCALE,
@@ -99,6 +101,7 @@ from agentkv_kernels.numba.linear import (
     weights_at,
 )
 from agentkv_kernels.numba.numbers import widened
+from agentkv_kernels.numba.second_pass import attend_again, choose, scan
 
 f32 = np.float32
 
@@ -221,6 +224,17 @@ def project_qkv(weights, x, x_rounded, first, stop, q, keys, values, like):
     project(weights, K_WEIGHT, x, x_rounded, size, low, high, keys, like)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
     project(weights, V_WEIGHT, x, x_rounded, size, low, high, values, like)
+
+
+@compiled()
+def bound_qkv(limit, first, stop, q, keys, values):
+    """Bound the size of what `project_qkv` has written, in place."""
+    start = 0
+    for x in (q, keys, values):
+        for token in range(x.shape[0]):
+            for i in range(max(first - start, 0), min(stop - start, x.shape[1])):
+                x[token, i] = min(max(x[token, i], -limit), limit)
+        start += x.shape[1]
 
 
 @compiled()
@@ -347,6 +361,29 @@ def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
 
 
 @compiled()
+def turn_heads(step, decoder, weights, row, own_head, first, stop, q, keys, like):
+    """Norm and rotate some keys of a sequence and their queries, in place.
+
+    Args:
+        row: of the sequence.
+        own_head: number among the sequence's key-value heads of the first one in `keys`.
+        first, stop: which of `keys`.
+        q, keys: (W * G, D) and (W, D).
+    """
+    num_pairs, group, num_rows = weights[NUM_PAIRS], decoder[GROUP], step[NUM_ROWS]
+    positions = carray(pointer(step[POSITIONS]), (num_rows,), np.int64)
+    cosines, sines = np.empty(num_pairs, f32), np.empty(num_pairs, f32)
+    write_rotation(weights[FREQUENCIES], positions[row], cosines, sines)
+    for head in range(first, stop):
+        own, first_q = own_head + head, own_head * group
+        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines, like)
+        for j in range(head * group, (head + 1) * group):
+            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines, like)
+            if step[QUERY_SCALES]:
+                q[j] *= carray(pointer(step[QUERY_SCALES]), (num_rows,), np.float32)[row]
+
+
+@compiled()
 def is_whole(step, at):
     """Return whether a unit must be a whole segment, because its heads share statistics."""
     masses = carray(pointer(step[MASSES]), (at + 1,), np.int64)
@@ -400,17 +437,7 @@ def attend_unit(step, decoder, weights, layer_idx, unit, like):
     first_q, stop_q = own_head * group, (own_head + heads) * group
     q = carray(pointer(step[QUERIES]), q_shape, np.float32)[row, first_q:stop_q]
     mixed = carray(pointer(step[MIXED]), q_shape, np.float32)[row, first_q:stop_q]
-    positions = carray(pointer(step[POSITIONS]), (num_rows,), np.int64)
-    num_pairs = weights[NUM_PAIRS]
-    cosines, sines = np.empty(num_pairs, f32), np.empty(num_pairs, f32)
-    write_rotation(weights[FREQUENCIES], positions[row], cosines, sines)
-    for head in range(first_head, stop_head):
-        own = own_head + head
-        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines, like)
-        for j in range(head * group, (head + 1) * group):
-            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines, like)
-            if step[QUERY_SCALES]:
-                q[j] *= carray(pointer(step[QUERY_SCALES]), (num_rows,), np.float32)[row]
+    turn_heads(step, decoder, weights, row, own_head, first_head, stop_head, q, keys, like)
     ema = carray(pointer(step[EMAS]), (at + 1, 3), np.float64)[at]
     serve_unit(
         layer,
@@ -428,6 +455,64 @@ def attend_unit(step, decoder, weights, layer_idx, unit, like):
         ema[1],
         ema[2] != 0.0,
     )
+
+
+@compiled()
+def attend_phase(step, decoder, weights, layer_idx, phase, like):
+    """Append the new entries of a layer and attend; return the next phase."""
+    pieces = 0
+    for cache in range(step[NUM_CACHES]):
+        pieces += num_units_of(step, layer_idx * step[NUM_CACHES] + cache)
+    piece = take(step[COUNTERS], phase)
+    while piece < pieces:
+        attend_unit(step, decoder, weights, layer_idx, piece, like)
+        done(step[COUNTERS], phase)
+        piece = take(step[COUNTERS], phase)
+    wait(step[COUNTERS], phase, pieces)
+    return phase + 1
+
+
+@compiled()
+def look_phases(step, decoder, weights, layer_idx, phase, like):
+    """Attend in a layer with hot entries and the best cold ones; return the next phase.
+
+    One phase scores the entries, one chooses and one attends: heads of a segment share a choice.
+    """
+    counters, heads, dim = step[COUNTERS], decoder[NUM_KV_HEADS], decoder[HEAD_SIZE]
+    num_rows, q_heads = step[NUM_ROWS], heads * decoder[GROUP]
+    new_shape = (decoder[NUM_LAYERS], num_rows, heads, dim)
+    keys = carray(pointer(step[NEW_KEYS]), new_shape, np.float32)[layer_idx]
+    values = carray(pointer(step[NEW_VALUES]), new_shape, np.float32)[layer_idx]
+    q = carray(pointer(step[QUERIES]), (num_rows, q_heads, dim), np.float32)
+    mixed = carray(pointer(step[MIXED]), (num_rows, q_heads, dim), np.float32)
+    factor = carray(pointer(step[FACTORS]), (layer_idx + 1,), np.float64)[layer_idx]
+    hot = carray(pointer(step[LAYER_DESCRIPTORS]), (layer_idx + 1,), np.int64)[layer_idx]
+    own = (step[LOOK], layer_idx, num_rows, heads, hot)
+    pieces = num_rows * heads
+    piece = take(counters, phase)
+    while piece < pieces:
+        row, head = piece // heads, piece % heads
+        turn_heads(step, decoder, weights, row, 0, head, head + 1, q[row], keys[row], like)
+        scan(*own, row, head, factor, q[row], keys[row], values[row])
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    phase += 1
+    piece = take(counters, phase)
+    while piece < pieces:
+        choose(*own, piece // heads, piece % heads)
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    phase += 1
+    piece = take(counters, phase)
+    while piece < pieces:
+        row, head = piece // heads, piece % heads
+        attend_again(*own, row, head, factor, q[row], mixed[row])
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    return phase + 1
 
 
 @compiled(nogil=True)
@@ -456,11 +541,12 @@ def read_embedding(decoder, token, out, like):
 
 @compiled(nogil=True)
 def begin(address, like):
-    """Begin an entry in all layers, read the embeddings, and set the counters to 0."""
+    """Begin an entry in all layers unless it looks back, read the embeddings, and set the counters
+    to 0."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
     num_layers, hidden, num_rows = decoder[NUM_LAYERS], decoder[HIDDEN], step[NUM_ROWS]
-    size = num_layers * step[NUM_CACHES]
+    size = 0 if step[LOOK] else num_layers * step[NUM_CACHES]
     for descriptor in carray(pointer(step[LAYER_DESCRIPTORS]), (size,), np.int64):
         begin_entry(layer_at(descriptor))
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)
@@ -489,6 +575,7 @@ def work(address, like):
     activated = rows_at(step, ACTIVATED, inner)
     keys = carray(pointer(step[NEW_KEYS]), (num_layers, num_rows, kv_size), np.float32)
     values = carray(pointer(step[NEW_VALUES]), (num_layers, num_rows, kv_size), np.float32)
+    limit = constant(step, QKV_LIMIT)
     # of this thread alone
     normed, up = np.empty((num_rows, hidden), np.float32), np.ones((num_rows, inner), np.float32)
     x_rounded = rounded(num_rows, max(hidden, q_size, inner))
@@ -506,6 +593,8 @@ def work(address, like):
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
             own = q, keys[layer_idx], values[layer_idx]
             project_qkv(weights, normed, x_rounded, first, stop, *own, like)
+            if limit:
+                bound_qkv(limit, first, stop, *own)
             done(counters, phase)
             piece = take(counters, phase)
         wait(counters, phase, pieces)
@@ -515,16 +604,10 @@ def work(address, like):
             norm_all_heads(step, decoder, weights, q, keys[layer_idx], phase, like)
             phase += 1
 
-        pieces = 0
-        for cache in range(step[NUM_CACHES]):
-            pieces += num_units_of(step, layer_idx * step[NUM_CACHES] + cache)
-        piece = take(counters, phase)
-        while piece < pieces:
-            attend_unit(step, decoder, weights, layer_idx, piece, like)
-            done(counters, phase)
-            piece = take(counters, phase)
-        wait(counters, phase, pieces)
-        phase += 1
+        if step[LOOK]:
+            phase = look_phases(step, decoder, weights, layer_idx, phase, like)
+        else:
+            phase = attend_phase(step, decoder, weights, layer_idx, phase, like)
 
         if weights[IS_PARALLEL]:  # before attention changes the stream
             activate(step, decoder, weights, normed, up, x_rounded, phase, like)

@@ -41,7 +41,25 @@ def find_logits_of(layer, segment, head, factor, q, s, tops):
         logits_of(layer, np.empty(1, np.uint16), segment, head, factor, q, s, tops)
 
 
-@compiled(fastmath=FAST, nogil=True)
+@compiled(fastmath=FAST)
+def log_sums_of_head(layer, segment, head, factor, q, sinks, sums):
+    """Do the work of `log_sums` for the queries of one head."""
+    heads, count = layer[NUM_HEADS], extents_of(table_at(layer[METADATA]))[COUNT, segment]
+    group = q.shape[0] // heads
+    s, tops = np.empty((group, count), f32), np.empty(group, f32)
+    for j in range(group):
+        tops[j] = LOWEST
+        if sinks.shape[0]:
+            tops[j] = sinks[head * group + j] * LOG2_E
+    find_logits_of(layer, segment, head, factor, q, s, tops)
+    for j in range(group):
+        total = softmax(s, j, count, tops[j])
+        if sinks.shape[0]:
+            total += power_of_two(f32(sinks[head * group + j] * LOG2_E - tops[j]))
+        sums[head * group + j] = tops[j] / LOG2_E + np.log(total)
+
+
+@compiled(nogil=True)
 def log_sums(address, segment, factor, q, sinks, sums):
     """Write the logarithm of the sum of exp(logit) over all entries of a segment, and the sink.
 
@@ -53,23 +71,41 @@ def log_sums(address, segment, factor, q, sinks, sums):
         sums: (W * G,) float32; mutated.
     """
     layer = layer_at(address)
-    heads, count = layer[NUM_HEADS], extents_of(table_at(layer[METADATA]))[COUNT, segment]
-    group = q.shape[0] // heads
+    for head in range(layer[NUM_HEADS]):
+        log_sums_of_head(layer, segment, head, factor, q, sinks, sums)
+
+
+@compiled(fastmath=FAST)
+def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, shares):
+    """Do the work of `raise_to_largest_shares` for the queries of one head."""
+    group, count = q.shape[0] // layer[NUM_HEADS], shares.shape[0]
     s, tops = np.empty((group, count), f32), np.empty(group, f32)
-    for head in range(heads):
-        for j in range(group):
-            tops[j] = LOWEST
-            if sinks.shape[0]:
-                tops[j] = sinks[head * group + j] * LOG2_E
-        find_logits_of(layer, segment, head, factor, q, s, tops)
-        for j in range(group):
-            total = softmax(s, j, count, tops[j])
-            if sinks.shape[0]:
-                total += power_of_two(f32(sinks[head * group + j] * LOG2_E - tops[j]))
-            sums[head * group + j] = tops[j] / LOG2_E + np.log(total)
+    for j in range(group):
+        tops[j] = others[head * group + j] * LOG2_E
+    find_logits_of(layer, segment, head, factor, q, s, tops)
+    for j in range(group):
+        for i in range(hidden.shape[0]):
+            s[j, hidden[i]] = LOWEST
+        raise_to_shares(s, j, others[head * group + j], tops[j], shares)
 
 
-@compiled(fastmath=FAST, nogil=True)
+@compiled(fastmath=FAST)
+def raise_to_shares(s, j, other, top, shares):
+    """Raise `shares` (T,) to the shares of binary logits s[j], which are lost.
+
+    Args:
+        other: as in `raise_to_largest_shares`, of this query.
+        top: the largest of all binary logits.
+    """
+    count = shares.shape[0]
+    total = softmax(s, j, count, top)
+    total += power_of_two(f32(other * LOG2_E - top))
+    share = f32(1.0) / total
+    for t in range(count):
+        shares[t] = max(shares[t], s[j, t] * share)
+
+
+@compiled(nogil=True)
 def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares):
     """Raise `shares` to the largest share of attention that a query head gives each entry.
 
@@ -80,21 +116,8 @@ def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares)
         shares: (T,) float32; mutated.
     """
     layer = layer_at(address)
-    heads, count = layer[NUM_HEADS], shares.shape[0]
-    group = q.shape[0] // heads
-    s, tops = np.empty((group, count), f32), np.empty(group, f32)
-    for head in range(heads):
-        for j in range(group):
-            tops[j] = others[head * group + j] * LOG2_E
-        find_logits_of(layer, segment, head, factor, q, s, tops)
-        for j in range(group):
-            for i in range(hidden.shape[0]):
-                s[j, hidden[i]] = LOWEST
-            total = softmax(s, j, count, tops[j])
-            total += power_of_two(f32(others[head * group + j] * LOG2_E - tops[j]))
-            share = f32(1.0) / total
-            for t in range(count):
-                shares[t] = max(shares[t], s[j, t] * share)
+    for head in range(layer[NUM_HEADS]):
+        raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, shares)
 
 
 @compiled(nogil=True)

@@ -1,11 +1,22 @@
-"""Numba: all entries of a segment in float32, for attention of several tokens at once.
+"""Numba: entries of a segment in float32, for attention of several tokens at once, and for copies.
 
-Shapes as in `layout`; T entries of a segment, W heads, D head size.
+Shapes as in `layout`; T entries of a segment, n of them, W heads, D head size.
 """
 
 import numpy as np
+from numba import carray
 
-from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, INT8, NUM_HEADS
+from agentkv_kernels.layout import (
+    COUNT,
+    DENSE,
+    DTYPE,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    NUM_HEADS,
+    VALUES,
+)
+from agentkv_kernels.numba.addresses import entry_address, pointer, table_at
 from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
 from agentkv_kernels.numba.arithmetic import FAST, scaled
 from agentkv_kernels.numba.attention import (
@@ -16,7 +27,7 @@ from agentkv_kernels.numba.attention import (
     runs_of,
 )
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.numbers import widened
+from agentkv_kernels.numba.numbers import narrowed, widened
 from agentkv_kernels.numba.unpack import unpack
 
 f32, i32 = np.float32, np.int32
@@ -87,3 +98,45 @@ def read_segment(address, segment, keys, values):
         read_dense_of(layer, np.empty(1, np.int16), segment, num_coded, keys, values)
     else:
         read_dense_of(layer, np.empty(1, np.uint16), segment, num_coded, keys, values)
+
+
+@compiled()
+def dense_row(table, field, segment, head, entry, like, out):
+    """Write a dense entry of the dtype of `like` to `out` (D,)."""
+    address = entry_address(table, field, segment, head, entry)
+    numbers = carray(pointer(address), (out.shape[0],), like.dtype)
+    for i in range(out.shape[0]):
+        out[i] = widened(numbers[i])
+
+
+@compiled()
+def read_rows(layer, like, field, segment, head, picks, out):
+    """Write some keys or values of a head to `out` (n, D), rounded to the dtype of `like`.
+
+    Args:
+        like: array of the type that stands for the dtype of dense entries.
+        picks: (n,) int64, numbers of entries.
+    """
+    coded, heads, dense = coded_in(layer), layer[NUM_HEADS], table_at(layer[DENSE])
+    num_coded = np.int64(coded.extents[COUNT, segment])
+    codes, scales = coded.keys, coded.key_scales
+    if field == VALUES:
+        codes, scales = coded.values, coded.value_scales
+    first_code = first_entry(coded.extents, segment, head, heads)
+    first_block = first_entry(coded.scale_extents, segment, head, heads)
+    first_id = first_entry(coded.extents, segment, 0, 1)
+    ones = np.ones((1, out.shape[1]), f32)
+    for k in range(picks.shape[0]):
+        t = picks[k]
+        if t >= num_coded:
+            dense_row(dense, field, segment, head, t - num_coded, like, out[k])
+            continue
+        if coded.format == INT8:
+            block = first_block + coded.block_ids[first_id + t]
+            scaled(ones, 0, scales, block, out[k : k + 1])
+            for i in range(out.shape[1]):
+                out[k, i] *= f32(codes[first_code + t, i])
+        else:
+            unpack(codes, scales, first_code + t, 1, coded.format, out[k : k + 1])
+        for i in range(out.shape[1]):
+            out[k, i] = widened(narrowed(out[k, i], like[0]))

@@ -11,14 +11,14 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
-from agentkv.cache.look_back import query_similarities
+from agentkv.cache.look_back import SecondPass, query_similarities
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure
 from agentkv_kernels.digests import decode
-from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
+from tests.agentkv.cache.caches_in_use import assert_same, feed_packed, kept
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 from tests.sampling import sampled
 
@@ -171,7 +171,7 @@ def beside_a_full_cache(model, tokens, *, budget, digests=False):
 @pytest.mark.parametrize("form", ["dense", "int8"])
 @pytest.mark.parametrize("name", ["snapkv", "window", "conf-kv", "ada-snapkv"])
 def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, tokens, name, form):
-    model = model_of("llama")
+    model = ordinary(model_of("llama"))
     cache = cache_of(model, name, Always(), blocks=2, block=4, format=form)
     cache.feed(model, tokens(1, 60))
     seen = watch_best(cache)
@@ -227,10 +227,77 @@ def test_compiled_looks_are_those_in_torch(model_of, tokens, family, name, form)
     assert num_lent
 
 
+def ordinary(model):
+    """A copy of a model that always runs transformers' forward, in second passes too."""
+    own = copy.deepcopy(model)
+    own.forward = type(own).forward.__get__(own)
+    return own
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", ["int8", "dense", "int4", "fp8", "nf4"])
+@pytest.mark.parametrize("promotes", [True, False])
+@pytest.mark.parametrize("digests", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-window"])
+@pytest.mark.parametrize("name", sampled(LOOKING, every=6))
+@pytest.mark.sample("pairs")
+def test_a_compiled_second_pass_is_that_of_transformers(
+    model_of, tokens, name, family, digests, promotes, form
+):
+    model, caches, found = model_of(family), [], []
+    options = {"blocks": 2, "block": 4, "promotes": promotes, "digests": digests, "format": form}
+    if family == "mistral-window":
+        options["budget"] = 20  # less than the model's window, or nothing is cold
+    for each in (model, ordinary(model)):
+        caches.append(cache_of(each, name, Always(), **options))
+        gate, logits = caches[-1].gate(), []
+        for seed, count in enumerate((*CHUNKS, 1, 1, 1)):
+            logits.append(each(tokens(2, count, seed=seed), past_key_values=caches[-1]).logits)
+            gate(None, logits[-1][:, -1])
+            caches[-1].check()
+        found.append(torch.cat(logits, dim=1))
+    torch.testing.assert_close(*found, atol=2e-4, rtol=2e-4)
+    compiled, plain = caches
+    assert kept(compiled) == kept(plain)
+    assert compiled.num_looks == plain.num_looks > 0
+    assert compiled.fetched == plain.fetched and compiled.look_nbytes == plain.look_nbytes
+    assert compiled.num_changing_looks == plain.num_changing_looks
+    assert compiled.cold_nbytes == plain.cold_nbytes
+    for one, other in zip(compiled.cache_layers, plain.cache_layers, strict=True):
+        assert (one.cold is None) == (other.cold is None)
+        assert one.cold is None or one.cold.lent == other.cold.lent
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_compiled_second_pass_in_16_bits_fetches_what_that_of_transformers_does(
+    model_of, tokens, dtype
+):
+    model, found = model_of("llama").to(dtype), []
+    for each in (model, ordinary(model)):
+        cache = cache_of(each, "window", Always(), **EVERYTHING)
+        found.append(torch.cat([cache.feed(each, tokens(2, n, seed=n)) for n in (60, 1, 1)]))
+        cache.check()
+        assert cache.num_looks == 6
+    near = {torch.bfloat16: 6e-2, torch.float16: 6e-3}[dtype] * found[1].abs().max()
+    assert (found[0] - found[1]).abs().max() <= near
+
+
+def test_a_second_pass_runs_no_code_of_transformers(model_of, tokens, monkeypatch):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always(), blocks=2, block=4)
+    cache.feed(model, tokens(1, 1))
+    monkeypatch.setattr(type(model.model), "forward", None)
+    monkeypatch.setattr(SecondPass, "attend", None)
+    cache.feed(model, tokens(1, 60))
+    cache.feed(model, tokens(1, 1))
+    assert cache.num_looks == 2
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["window", "ada-snapkv"])
 def test_digests_choose_the_blocks_with_the_highest_bounds(model_of, tokens, name):
-    model = model_of("llama")
+    model = ordinary(model_of("llama"))
     cache = cache_of(model, name, Always(), blocks=2, block=4, format="dense", digests=True)
     cache.feed(model, tokens(1, 90))
     seen = []
@@ -448,7 +515,7 @@ def test_random_looks_have_their_share_and_are_drawn_by_position():
 
 @torch.no_grad()
 def test_what_looks_fetch_is_counted_by_label(model_of, tokens):
-    model = model_of("llama")
+    model = ordinary(model_of("llama"))
     cache = cache_of(model, "window", Always(), blocks=2, block=1, promotes=False)
     cache.feed(model, tokens(2, 5))
     cache.label("page", 60)

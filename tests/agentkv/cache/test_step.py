@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import agentkv
+from agentkv.cache.hf import known_code
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import kept
@@ -377,6 +378,26 @@ def test_a_model_with_a_part_that_no_step_computes_says_which():
     model = changed("stablelm", qk_layernorm=True)
     agentkv.attach(model)
     assert decoding(model) == "transformers: its model.layers.0.self_attn has qk_layernorm"
+
+
+def test_a_model_whose_step_computes_something_else_goes_the_ordinary_way(monkeypatch, tokens):
+    wrong = known_code.NormCode("variance_epsilon", offset=1.0)
+    monkeypatch.setitem(known_code.NORMS, "llama.LlamaRMSNorm", wrong)
+    model, ids = make("llama").train(), tokens(1, 60)
+    agentkv.attach(model)
+    assert decoding(model) == COMPILED, "nothing is compared in training"
+    before = torch.get_rng_state()
+    assert decoding(model.eval()).startswith(
+        "transformers: its compiled step differs from transformers' forward by "
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    own = ordinary(model)
+    found = []
+    for each in (model, own):
+        cache = agentkv.Cache.for_model(each, policy="full")
+        cache.feed(each, ids[:, :50])
+        found.append(steps(each, cache, ids, 50, 10))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("name", ["forward", "_norm"])

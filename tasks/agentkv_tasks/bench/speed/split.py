@@ -210,8 +210,11 @@ class _TimedBackend(Backend):
         self.append_attend = inner.append_attend  # type: ignore[method-assign]
         self.attend = inner.attend  # type: ignore[method-assign]
 
-    def drop(self, evictions: Iterable[Eviction]) -> None:
-        self._watch.wrapped(self._inner.drop, COMPACTION)(evictions)
+    def drop(self, evictions: Iterable[Eviction], *, tidies: bool = True) -> None:
+        self._watch.wrapped(self._inner.drop, COMPACTION)(evictions, tidies=tidies)
+
+    def tidy(self, storage: LayerStorage) -> None:
+        self._watch.wrapped(self._inner.tidy, COMPACTION)(storage)
 
     def drop_runs(self, storage: LayerStorage, runs: Sequence[Run]) -> None:
         self._watch.wrapped(self._inner.drop_runs, COMPACTION)(storage, runs)

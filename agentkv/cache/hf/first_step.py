@@ -1,0 +1,64 @@
+"""The first step of a model, beside transformers' forward of the same tokens.
+
+A model is read by what is known of its classes. If that is wrong of some version or some
+configuration, this finds it before anyone reads a wrong word.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentkv.cache.hf.decoder import Decoder
+from agentkv.cache.hf.families import describe
+from agentkv.cache.layer import CacheLayer
+from agentkv.cache.storage.table import Meter
+
+FAR = {torch.float32: 0.01, torch.float16: 0.3, torch.bfloat16: 0.7}
+"""Largest distance of logits that rounding may explain, as a share of their spread (our choice;
+transformers' own rounding came to 2e-5, 0.07 and 0.24 with SmolLM2-135M)."""
+
+NUM_TOKENS = 2
+"""The last one is compared: a sequence's first one has activations so large that 16 bits lose
+more."""
+
+
+@torch.no_grad()
+def why_apart(model: PreTrainedModel, decoder: Decoder, step: Any) -> str | None:
+    """Return how far a model's compiled step is from transformers' forward; None if it is close.
+
+    It takes a forward of two tokens and two steps, on entries of their own. Where transformers
+    finds no finite logits there is nothing to compare with.
+
+    Args:
+        step: `CompiledStep` of `decoder`, which is `model` as it was read.
+    """
+    whole: Any = model
+    size = len(decoder.parts.head.span)
+    ids = [size * (i + 1) // (NUM_TOKENS + 1) for i in range(NUM_TOKENS)]
+    unasked = {"use_cache": False, "output_attentions": False, "output_hidden_states": False}
+    own = type(whole).forward(whole, input_ids=torch.tensor([ids]), return_dict=True, **unasked)
+    expected = own.logits[0, -1].float()
+    if not bool(expected.isfinite().all()):
+        return None
+    found = _stepped(model, decoder, step, ids).float()
+    spread = float((expected - expected.mean()).norm())
+    apart = float((found - expected).norm()) / max(spread, torch.finfo(torch.float32).tiny)
+    if apart <= FAR[decoder.dtype]:
+        return None
+    return f"its compiled step differs from transformers' forward by {apart:.2g}; please report"
+
+
+def _stepped(model: PreTrainedModel, decoder: Decoder, step: Any, ids: list[int]) -> Tensor:
+    """Return the logits (V,) after tokens that are fed one by one, in a sequence of their own."""
+    geometry, cpu = describe(model), torch.device("cpu")
+    layers = [CacheLayer(shape, policy=None, meter=Meter()) for shape in geometry.layers]
+    for layer in layers:
+        layer.begin(1, num_q_heads=geometry.num_q_heads, dtype=decoder.dtype, device=cpu)
+    for position, token in enumerate(ids):
+        both = zip(layers, decoder.attentions, decoder.scales, strict=True)
+        for layer, module, scale in both:
+            layer.begin_step(layer.attention_of(module, scale, None))
+        logits: Tensor = step.run([layers], [token], [position])
+    return logits[0]
