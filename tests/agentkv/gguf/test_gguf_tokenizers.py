@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import agentkv
+from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.models.find import ModelError, find_model
 from agentkv.models.gguf.header import GgufHeader
 from agentkv.models.gguf.pre_tokenizers import PRE_TOKENIZERS
@@ -140,6 +141,7 @@ def test_smollm2_answers(smollm2: Path, weights: Weights, answer: str) -> None:
     )["input_ids"]
     out = model.model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :]
     assert model.tokenizer.decode(out.tolist()).startswith(answer)
+    assert decoding(model.model) == COMPILED
 
 
 def test_smollm2_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
