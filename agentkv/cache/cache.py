@@ -785,7 +785,7 @@ class Cache(HookedCache):
         self.progress.has_changed |= bool(self.recurrent)
 
     def leave(self) -> None:
-        vars(self).pop("shared_layers", None)
+        self._forget_handles()
         self.progress.leave()
 
     def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor | None:
@@ -912,9 +912,13 @@ class Cache(HookedCache):
             self.evictor.before_layer(layer, 1)
         return [(layers, slice(0, self.batch))]
 
+    def _forget_handles(self) -> None:
+        # transformers 4.57 leaves the handles of shared layers in the cache
+        vars(self).pop("shared_layers", None)
+
     @torch.no_grad()
     def finish(self) -> None:
-        vars(self).pop("shared_layers", None)  # handles, which transformers 4.57 leaves here
+        self._forget_handles()
         for i in sorted(set(self.geometry.sources)):
             layer = self.cache_layers[i]
             layer.finish()

@@ -83,7 +83,7 @@ def load_model(
     Args:
         device: where the weights go; `auto` is CUDA if available, else the CPU.
         dtype: name of a torch dtype; `auto` is the checkpoint's own on CUDA and float32 on a CPU.
-            There, 16 bits take half the memory and half the time of a token.
+            There, 16 bits take half the memory, and less time per token.
         weights: `int8` and `int4` quantize the linear layers, on a CPU. `auto` leaves the matrices
             of a GGUF file in its blocks if a CPU can compute with them and no `dtype` is given;
             other models are as with `float`, in `dtype`.

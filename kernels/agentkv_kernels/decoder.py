@@ -28,7 +28,7 @@ key-value heads, G query heads of each, D head size, of which P pairs of channel
     NUM_NUMBERS,
 ) = range(16)
 """Numbers of a decoder. The sizes L, d, m, H, G, D and V; the address of the embedding (V, d);
-whether the last norm stands before the first layer too; whether norms subtract the mean; addresses
+whether the last norm also norms the embeddings; whether norms subtract the mean; addresses
 of the last norm (d,), of the projection to logits (V, d) and of the biases of both, and of the
 layers' numbers (L, `NUM_LAYER_NUMBERS`)."""
 

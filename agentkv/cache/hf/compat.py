@@ -56,7 +56,7 @@ class Handle:
     def __init__(self, owner: Any, layer_idx: int, keys: Tensor, values: Tensor) -> None:
         self.owner, self.layer_idx, self.keys, self.values = owner, layer_idx, keys, values
         self.is_stored = False
-        """Whether the layer has stored its keys and attended, as it does before others do."""
+        """Whether the layer has stored its keys and attended; layers that share them come later."""
 
     def to(self, *args: Any, **kwargs: Any) -> "Handle":
         """Return the handle itself, which a layer on another device is given as well."""

@@ -34,7 +34,7 @@ class WholeCode:
     """Attribute of a factor on logits."""
     divisor: str = ""
     cap: str = ""
-    """Attribute of the bound of a hyperbolic tangent that logits pass, which may be None."""
+    """Attribute of the soft cap on logits, which may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +45,26 @@ class DecoderCode:
     factor: str = ""
     """Attribute of a factor on embeddings."""
     norms_embedding: bool = False
-    """Whether the norm stands before the first layer too."""
+    """Whether the first layer reads normed embeddings, by the same norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCode:
-    """A decoder layer: what `self_attn` and `mlp` return is added to the residual stream.
+    """A decoder layer. It adds the outputs of `self_attn` and `mlp` to the residual stream.
 
-    Norms have their names, and "" stands for none.
+    Norms go by their names; "" stands for none.
     """
 
     norm: str = "input_layernorm"
     attended_norm: str = ""
-    """Of what attention adds."""
+    """The norm of the attention output."""
     mlp_norm: str = "post_attention_layernorm"
     last_mlp_norm: str = ""
-    """Of what the MLP adds."""
+    """The norm of the MLP output."""
     is_parallel: bool | str = False
-    """Whether the MLP reads what attention reads; the attribute that says so."""
+    """Whether attention and MLP read the same input; or the name of the attribute that says so."""
     factor: str = ""
-    """Attribute of a factor on what attention and MLP add."""
+    """Attribute of a factor on both outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class AttentionCode:
     limit: str = ""
     """Attribute of the largest size of queries, keys and values, which may be None."""
     scales_queries: bool = False
-    """Whether queries grow with their positions, as in Llama 4."""
+    """Whether a factor on queries grows with the position, as in Llama 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class MlpCode:
     gate: str
     """The layer whose outputs are activated."""
     up: str
-    """The layer whose outputs multiply these; "" for none, the same name for one of both."""
+    """The layer whose outputs multiply these; "" for none, and the name of `gate` if one layer computes
+    both."""
     down: str
     activation: str
 

@@ -86,29 +86,29 @@ class MlpParts:
 
     gate: Projector
     up: Projector | None
-    """What multiplies the activations of `gate`; None if nothing does."""
+    """The factor on the activations of `gate`; None without one."""
     down: Projector
     activation: nn.Module
 
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """A decoder layer. What attention and MLP return is normed, scaled and added to the residual
-    stream; a norm that it lacks is None."""
+    """A decoder layer. It norms and scales the outputs of attention and MLP, and adds them to the
+    residual stream. None stands for a norm that it lacks."""
 
     module: nn.Module
     norm: nn.Module | None
     attention: AttentionParts
     attended_norm: nn.Module | None
-    """Of what attention adds."""
+    """The norm of the attention output."""
     is_parallel: bool
-    """Whether the MLP reads the stream as it was before attention."""
+    """Whether attention and MLP read the same input."""
     mlp_norm: nn.Module | None
     mlp: MlpParts
     last_mlp_norm: nn.Module | None
-    """Of what the MLP adds."""
+    """The norm of the MLP output."""
     factor: float
-    """On what attention and MLP add."""
+    """On the outputs of attention and MLP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class DecoderParts:
     embedding: Any
     embedding_factor: float
     norms_embedding: bool
-    """Whether the last norm stands before the first layer too."""
+    """Whether the first layer reads normed embeddings, by the last norm."""
     layers: tuple[LayerParts, ...]
     norm: nn.Module
     norm_code: NormCode
@@ -135,7 +135,7 @@ class DecoderParts:
         return _dtype_of(self.embedding)
 
     def finish_logits(self, logits: Tensor) -> Tensor:
-        """Return what `head` gives as the model returns it."""
+        """Return the logits that the model returns, given the outputs of `head`."""
         if self.logit_factor != 1:
             logits = logits * self.logit_factor
         if self.logit_cap is not None:

@@ -115,9 +115,15 @@ class NumbaBackend(Backend):
     ) -> Tensor:
         if q.shape[2] > 1 or columns is not None or window is not None or observer is not None:
             return super().attend(
-                storage, q, first=first, columns=columns, scale=scale, sinks=sinks, window=window,
+                storage,
+                q,
+                first=first,
+                columns=columns,
+                scale=scale,
+                sinks=sinks,
+                window=window,
                 observer=observer,
-            )  # fmt: skip
+            )
         per = storage.layout.segments_per_sequence
         own_sinks = None if sinks is None else sinks.view(per, -1)
         done = [
