@@ -93,8 +93,7 @@ class MlpCode:
     gate: str
     """The layer whose outputs are activated."""
     up: str
-    """The layer whose outputs multiply these; "" for none, and the name of `gate` if one layer computes
-    both."""
+    """The layer whose outputs multiply these; "" for none, the name of `gate` if it computes both."""
     down: str
     activation: str
 

@@ -13,6 +13,9 @@ from agentkv_kernels.numba.numbers import widened
 
 f32, i32 = np.float32, np.int32
 
+MAGIC = 12582912.0
+"""1.5 * 2**23: adding it to a float32 rounds to an integer, half to even."""
+
 # reordering sums lets loops over channels become vector instructions; infinities and NaN keep their
 # meaning
 FAST = {"reassoc", "contract", "nsz", "arcp"}
@@ -21,7 +24,7 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 @compiled(fastmath={"contract"})
 def power_of_two(y):
     """Return 2 ** y of a float32 y <= 126, with a relative error up to 2.3e-7; 0 below -126."""
-    magic = f32(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer
+    magic = f32(MAGIC)
     shifted = f32(y + magic)
     whole = shifted.view(np.int32) - i32(0x4B400000)
     f = y - (shifted - magic)

@@ -16,6 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from agentkv_kernels.numba.arithmetic import MAGIC
 from agentkv_kernels.numba.vectors import (
     BYTE,
     FLOAT,
@@ -34,9 +35,6 @@ _QUADS = BLOCK // 4
 
 TILE = 4
 """Tokens that a product takes together (measured: 8 are no faster)."""
-
-MAGIC = 12582912.0
-"""1.5 * 2**23: adding it rounds to an integer, half to even."""
 
 
 def intrinsic_of(dot: Callable[[Any], "Dot"]) -> Any:

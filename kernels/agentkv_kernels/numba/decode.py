@@ -7,8 +7,6 @@ late holds nobody up, and the result does not depend on who did what.
 Numbers and shapes as in `decoder`.
 """
 
-import math
-
 import numpy as np
 from numba import carray
 
@@ -18,24 +16,20 @@ from agentkv_kernels.decoder import (
     ADDED,
     ALL_HEADS,
     ATTENDED_NORM,
-    CONSTANTS,
     COUNTER_STRIDE,
     COUNTERS,
     DECODER,
     DOWN,
-    EACH_HEAD,
     EMAS,
     EMBEDDING,
     EMBEDDING_SCALE,
     EPSILON,
     FACTORS,
     FIRST_ROWS,
-    FREQUENCIES,
     GATE,
     GROUP,
     HEAD,
     HEAD_NORM,
-    HEAD_NORM_STEP,
     HEAD_SIZE,
     HIDDEN,
     IDS,
@@ -59,34 +53,26 @@ from agentkv_kernels.decoder import (
     NORM_OFFSET,
     NORMS_EMBEDDING,
     NUM_CACHES,
-    NUM_CONSTANTS,
     NUM_KV_HEADS,
     NUM_LAYER_NUMBERS,
     NUM_LAYERS,
     NUM_NUMBERS,
-    NUM_PAIRS,
     NUM_ROWS,
     NUM_THREADS,
     O_WEIGHT,
-    PAIR_DISTANCE,
-    PAIR_STEP,
     PHASES_PER_LAYER,
-    POSITIONS,
     Q_NORM,
     Q_WEIGHT,
     QKV_LIMIT,
     QUERIES,
-    QUERY_SCALES,
     RESIDUAL_SCALE,
     STEP_NUMBERS,
     STREAM,
-    TURNED_HEADS,
     UP,
     V_WEIGHT,
     VOCABULARY,
 )
 from agentkv_kernels.layout import METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUENCE
-from agentkv_kernels.numba import atomics
 from agentkv_kernels.numba.addresses import pointer, table_at
 from agentkv_kernels.numba.append_attend import begin_entry, can_append, layer_at, serve_unit
 from agentkv_kernels.numba.block_product import multiply, read_row, round_activations, rounded
@@ -97,72 +83,15 @@ from agentkv_kernels.numba.linear import (
     gated,
     norm,
     products,
-    rotate,
     weights_at,
 )
 from agentkv_kernels.numba.numbers import widened
+from agentkv_kernels.numba.pieces import done, num_pieces_of, start_of, take, wait
 from agentkv_kernels.numba.second_pass import attend_again, choose, scan
+from agentkv_kernels.numba.step_arrays import constant, rows_at
+from agentkv_kernels.numba.turning import turn_heads
 
 f32 = np.float32
-
-LEAST_ROWS = 32
-"""Rows of a weight in a piece at least: fewer cost more to hand out than to multiply."""
-
-LOOKS = 2000
-"""Looks at a counter between two offers to give way: some microseconds (our choice)."""
-
-PIECES_PER_THREAD = 4
-"""Pieces of a product per thread, so that threads end together even if one is interrupted."""
-
-
-@compiled()
-def take(counters, phase):
-    """Return the number of the next piece of a phase."""
-    return atomics.add(counters + 8 * COUNTER_STRIDE * phase, 1)
-
-
-@compiled()
-def done(counters, phase):
-    """Count a piece of a phase as done."""
-    atomics.add(counters + 8 * (COUNTER_STRIDE * phase + COUNTER_STRIDE // 2), 1)
-
-
-@compiled()
-def wait(counters, phase, num_pieces):
-    """Wait until all pieces of a phase are done."""
-    place = counters + 8 * (COUNTER_STRIDE * phase + COUNTER_STRIDE // 2)
-    looks = 0
-    while atomics.load(place) < num_pieces:
-        looks += 1
-        if looks % LOOKS == 0:
-            # the thread that works on the last piece may need this core
-            atomics.give_way()
-
-
-@compiled()
-def num_pieces_of(rows, threads):
-    """Return into how many pieces a product with `rows` rows is cut."""
-    if threads == 1:
-        return 1
-    return max(1, min(rows // LEAST_ROWS, PIECES_PER_THREAD * threads))
-
-
-@compiled()
-def start_of(piece, num_pieces, rows):
-    """Return the first row of a piece, a multiple of 16; the end for the number of pieces."""
-    return rows if piece == num_pieces else rows * piece // num_pieces // 16 * 16
-
-
-@compiled()
-def rows_at(step, which, size):
-    """Return an array (B, size) of a step, float32."""
-    return carray(pointer(step[which]), (step[NUM_ROWS], size), np.float32)
-
-
-@compiled()
-def constant(step, which):
-    """Return a constant of a decoder."""
-    return f32(carray(pointer(step[CONSTANTS]), (NUM_CONSTANTS,), np.float64)[which])
 
 
 @compiled()
@@ -315,72 +244,6 @@ def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase
         piece = take(counters, phase)
     wait(counters, phase, num_rows)
     return phase + 1
-
-
-@compiled()
-def write_rotation(address, position, cosines, sines):
-    """Write the rotary cosines and sines (P,) of a position.
-
-    Args:
-        address: of the frequencies and their factor.
-    """
-    num_pairs = cosines.shape[0]
-    frequencies = carray(pointer(address), (num_pairs + 1,), np.float32)
-    scale = frequencies[num_pairs]
-    for i in range(num_pairs):
-        angle = f32(position) * frequencies[i]
-        cosines[i] = f32(math.cos(angle)) * scale
-        sines[i] = f32(math.sin(angle)) * scale
-
-
-@compiled()
-def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
-    """Norm and rotate one head (D,) of the queries or the keys, in place.
-
-    Args:
-        place: where the weight of the norm stands.
-        head: number of the head among the queries or the keys of a token.
-    """
-    where, first = weights[HEAD_NORM], head * weights[HEAD_NORM_STEP]
-    is_normed = where == EACH_HEAD or where == TURNED_HEADS
-    if where == TURNED_HEADS:
-        rotate(x, cosines, sines, weights[PAIR_STEP], weights[PAIR_DISTANCE])
-    if is_normed:
-        stop = first + x.shape[0]
-        norm(
-            x,
-            weights_at(weights[place], stop, like)[first:],
-            weights_at(weights[place + 1], stop, like)[first:],
-            constant(step, NORM_OFFSET),
-            constant(step, EPSILON),
-            decoder[IS_CENTERED],
-            x,
-        )
-    if where != TURNED_HEADS:
-        rotate(x, cosines, sines, weights[PAIR_STEP], weights[PAIR_DISTANCE])
-
-
-@compiled()
-def turn_heads(step, decoder, weights, row, own_head, first, stop, q, keys, like):
-    """Norm and rotate some keys of a sequence and their queries, in place.
-
-    Args:
-        row: of the sequence.
-        own_head: number among the sequence's key-value heads of the first one in `keys`.
-        first, stop: which of `keys`.
-        q, keys: (W * G, D) and (W, D).
-    """
-    num_pairs, group, num_rows = weights[NUM_PAIRS], decoder[GROUP], step[NUM_ROWS]
-    positions = carray(pointer(step[POSITIONS]), (num_rows,), np.int64)
-    cosines, sines = np.empty(num_pairs, f32), np.empty(num_pairs, f32)
-    write_rotation(weights[FREQUENCIES], positions[row], cosines, sines)
-    for head in range(first, stop):
-        own, first_q = own_head + head, own_head * group
-        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines, like)
-        for j in range(head * group, (head + 1) * group):
-            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines, like)
-            if step[QUERY_SCALES]:
-                q[j] *= carray(pointer(step[QUERY_SCALES]), (num_rows,), np.float32)[row]
 
 
 @compiled()

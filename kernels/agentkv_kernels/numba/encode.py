@@ -34,13 +34,11 @@ from agentkv_kernels.numba.addresses import (
     table_at,
 )
 from agentkv_kernels.numba.append_attend import layer_at
+from agentkv_kernels.numba.arithmetic import MAGIC
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.read import dense_row, read_rows
 
 f32, i32 = np.float32, np.int32
-
-MAGIC = f32(12582912.0)
-"""1.5 * 2**23: adding it rounds to an integer, half to even."""
 
 
 @compiled()
@@ -62,8 +60,8 @@ def encode_block(x, codes, exponents):
         tops[i] = i32((i32(exponents[i]) + i32(127)) << i32(23)).view(np.float32)
     for t in range(x.shape[0]):
         for i in range(x.shape[1]):
-            shifted = x[t, i] / tops[i] + MAGIC
-            codes[t, i] = min(max(shifted - MAGIC, f32(-127.0)), f32(127.0))
+            shifted = x[t, i] / tops[i] + f32(MAGIC)
+            codes[t, i] = min(max(shifted - f32(MAGIC), f32(-127.0)), f32(127.0))
 
 
 @compiled()
