@@ -93,7 +93,7 @@ class MlpCode:
     gate: str
     """The layer whose outputs are activated."""
     up: str
-    """The layer whose outputs multiply these; "" for none, the name of `gate` if it computes both."""
+    """The layer whose outputs multiply these; "" for none, `gate` again if that computes both."""
     down: str
     activation: str
 
