@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import agentkv
+from agentkv.cache.hf import known_code
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv.weights.replace import quantize_linear
@@ -104,3 +105,11 @@ def test_a_layer_that_is_quantized_between_two_steps_is_noticed():
     expected.forward = type(model).forward.__get__(expected)
     whole = expected(torch.cat([ids, ids[:, 8:]], dim=1), use_cache=False).logits[:, -1:]
     assert (found - whole).norm() <= 0.2 * whole.norm()
+
+
+def test_a_step_that_computes_something_else_is_found_although_activations_are_rounded(monkeypatch):
+    wrong = known_code.NormCode("variance_epsilon", offset=1.0)
+    monkeypatch.setitem(known_code.NORMS, "llama.LlamaRMSNorm", wrong)
+    model = MODELS["llama int8"]()
+    agentkv.attach(model)
+    assert "its compiled step differs from transformers' forward by" in decoding(model)
