@@ -1,7 +1,6 @@
 """Numba: products of queries with entries and of weights with entries, and powers of two.
 
-Two query heads and four entries are computed at once, so that each load is used eight times and the
-sums fit into registers. `kernels/README.md` defines logits and scales.
+`kernels/README.md` defines logits and scales.
 
 Shapes: entries (R, D); q and out (G, D), one query head each; s and p (G, T), a number per entry.
 """
@@ -9,6 +8,14 @@ Shapes: entries (R, D); q and out (G, D), one query head each; s and p (G, T), a
 import numpy as np
 
 from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.entry_products import (
+    CHANNELS,
+    MOST_QUERIES,
+    add_weighted,
+    num_lanes,
+    tile_size,
+    write_products,
+)
 from agentkv_kernels.numba.numbers import widened
 
 f32, i32 = np.float32, np.int32
@@ -41,65 +48,37 @@ def power_of_two(y):
 
 
 @compiled(fastmath=FAST)
-def logits_of_one(q, j, keys, entry, s, t, stop, tops):
-    """Write products of query j with entries from `entry` on to s[j, t:stop]; update tops[j]."""
-    top = tops[j]
-    while t + 4 <= stop:
-        a = b = c = d = f32(0.0)
-        for i in range(q.shape[1]):
-            x = q[j, i]
-            a += x * widened(keys[entry, i])
-            b += x * widened(keys[entry + 1, i])
-            c += x * widened(keys[entry + 2, i])
-            d += x * widened(keys[entry + 3, i])
-        s[j, t], s[j, t + 1], s[j, t + 2], s[j, t + 3] = a, b, c, d
-        top = max(top, max(max(a, b), max(c, d)))
-        t += 4
-        entry += 4
-    while t < stop:
-        a = f32(0.0)
-        for i in range(q.shape[1]):
-            a += q[j, i] * widened(keys[entry, i])
-        s[j, t] = a
-        top = max(top, a)
-        t += 1
-        entry += 1
-    tops[j] = top
-
-
-@compiled(fastmath=FAST)
 def logits(q, keys, first, s, start, stop, tops):
-    """Compute `logits_of_one` for all queries, two at a time."""
-    group = q.shape[0]
-    for j in range(0, group - 1, 2):
-        k, entry, t, top0, top1 = j + 1, first, start, tops[j], tops[j + 1]
-        while t + 4 <= stop:
-            a = b = c = d = f32(0.0)
-            e = f = g = h = f32(0.0)
-            for i in range(q.shape[1]):
-                x, y = q[j, i], q[k, i]
-                w0, w1 = widened(keys[entry, i]), widened(keys[entry + 1, i])
-                w2, w3 = widened(keys[entry + 2, i]), widened(keys[entry + 3, i])
-                a += x * w0
-                b += x * w1
-                c += x * w2
-                d += x * w3
-                e += y * w0
-                f += y * w1
-                g += y * w2
-                h += y * w3
-            s[j, t], s[j, t + 1], s[j, t + 2], s[j, t + 3] = a, b, c, d
-            s[k, t], s[k, t + 1], s[k, t + 2], s[k, t + 3] = e, f, g, h
-            top0 = max(top0, max(max(a, b), max(c, d)))
-            top1 = max(top1, max(max(e, f), max(g, h)))
-            t += 4
-            entry += 4
-        tops[j], tops[k] = top0, top1
-        if t < stop:
-            logits_of_one(q, j, keys, entry, s, t, stop, tops)
-            logits_of_one(q, k, keys, entry, s, t, stop, tops)
-    if group % 2:
-        logits_of_one(q, group - 1, keys, first, s, start, stop, tops)
+    """Write products of queries with entries from `first` on to s[:, start:stop]; raise `tops` (G,)
+    to the largest."""
+    dim, width = q.shape[1], keys.shape[1] * keys.itemsize
+    for j in range(0, q.shape[0], MOST_QUERIES):
+        count = min(MOST_QUERIES, q.shape[0] - j)
+        size, t = tile_size(count), start
+        if dim % num_lanes() == 0:
+            num_tiles = (stop - start) // size
+            write_products(
+                keys,
+                count,
+                keys.ctypes.data + first * width,
+                q[j:].ctypes.data,
+                dim * 4,
+                dim,
+                num_tiles,
+                s[j:, start:].ctypes.data,
+                s.shape[1] * 4,
+                tops[j:].ctypes.data,
+            )
+            t += num_tiles * size
+        while t < stop:
+            entry = keys[first + t - start]
+            for k in range(j, j + count):
+                a = f32(0.0)
+                for i in range(dim):
+                    a += q[k, i] * widened(entry[i])
+                s[k, t] = a
+                tops[k] = max(tops[k], a)
+            t += 1
 
 
 @compiled(fastmath=FAST)
@@ -114,45 +93,32 @@ def softmax(s, j, count, top):
 
 
 @compiled(fastmath=FAST)
-def mix_into_one(p, j, t, stop, values, entry, out):
-    """Add p[j, t:stop] times the entries from `entry` on to out[j]."""
-    while t + 4 <= stop:
-        a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
-        for i in range(out.shape[1]):
-            w0, w1 = widened(values[entry, i]), widened(values[entry + 1, i])
-            w2, w3 = widened(values[entry + 2, i]), widened(values[entry + 3, i])
-            out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
-        t += 4
-        entry += 4
-    while t < stop:
-        a = p[j, t]
-        for i in range(out.shape[1]):
-            out[j, i] += a * widened(values[entry, i])
-        t += 1
-        entry += 1
-
-
-@compiled(fastmath=FAST)
 def mix(p, start, stop, values, first, out):
-    """Compute `mix_into_one` for all queries, two at a time."""
-    group = out.shape[0]
-    for j in range(0, group - 1, 2):
-        k, entry, t = j + 1, first, start
-        while t + 4 <= stop:
-            a, b, c, d = p[j, t], p[j, t + 1], p[j, t + 2], p[j, t + 3]
-            e, f, g, h = p[k, t], p[k, t + 1], p[k, t + 2], p[k, t + 3]
-            for i in range(out.shape[1]):
-                w0, w1 = widened(values[entry, i]), widened(values[entry + 1, i])
-                w2, w3 = widened(values[entry + 2, i]), widened(values[entry + 3, i])
-                out[j, i] += a * w0 + b * w1 + c * w2 + d * w3
-                out[k, i] += e * w0 + f * w1 + g * w2 + h * w3
-            t += 4
-            entry += 4
-        if t < stop:
-            mix_into_one(p, j, t, stop, values, entry, out)
-            mix_into_one(p, k, t, stop, values, entry, out)
-    if group % 2:
-        mix_into_one(p, group - 1, start, stop, values, first, out)
+    """Add p[:, start:stop] times the entries from `first` on to `out`."""
+    dim, width, lanes = out.shape[1], values.shape[1] * values.itemsize, num_lanes()
+    for j in range(0, out.shape[0], MOST_QUERIES):
+        count, i = min(MOST_QUERIES, out.shape[0] - j), 0
+        while i + lanes <= dim:
+            is_wide = i + CHANNELS * lanes <= dim
+            add_weighted(
+                values,
+                count,
+                is_wide,
+                values.ctypes.data + first * width + i * values.itemsize,
+                width,
+                p[j:, start:].ctypes.data,
+                p.shape[1] * 4,
+                stop - start,
+                out[j:, i:].ctypes.data,
+                dim * 4,
+            )
+            i += CHANNELS * lanes if is_wide else lanes
+        if i < dim:
+            for t in range(start, stop):
+                entry = values[first + t - start]
+                for k in range(j, j + count):
+                    for channel in range(i, dim):
+                        out[k, channel] += p[k, t] * widened(entry[channel])
 
 
 @compiled(fastmath=FAST)
