@@ -120,7 +120,7 @@ class Cache(HookedCache):
         require_policy(policy, geometry)
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
-        self.prefill: Prefill = prefill
+        self.prefill: Prefill = "whole" if policy.gate.whole else prefill
         self.chunk = chunk
         self.dtype = dtype
         """Dtype of dense entries as requested; None for the model's."""

@@ -13,6 +13,7 @@ HEADS, WIDTH, QUERY_HEADS = 2, 8, 4
 # of a row and head: bytes of its codes, of its scales, of its block id; of a block's scales
 CODED = {
     "int8": (WIDTH, 0, 4, WIDTH),
+    "int8-max": (WIDTH, 0, 4, 2 * WIDTH),
     "fp8": (WIDTH, 1, 0, 0),
     "int4": (WIDTH // 2, 2, 0, 0),
     "nf4": (WIDTH // 2, 2, 0, 0),

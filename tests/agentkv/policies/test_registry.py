@@ -12,7 +12,7 @@ from agentkv.policies.gates import Confident
 from agentkv.policies.registry import NAMED, about, parameters_of
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
-STORED = ("int8", "fp8", "int4", "nf4")
+STORED = ("int8", "int8-max", "fp8", "int4", "nf4")
 EVICTING = sorted(set(NAMED) - {"full", *STORED})
 
 
@@ -54,6 +54,7 @@ def parts_of(policy):
         ("streaming-int8", "Fixed Shared Age TopK QuantizeOld Forget"),
         ("lookback-int8", "Fixed Shared Age TopK QuantizeOld LookBack"),
         ("int8", "Unbounded Shared Age TopK QuantizeOld Forget"),
+        ("int8-max", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("fp8", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("int4", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("nf4", "Unbounded Shared Age TopK QuantizeOld Forget"),
