@@ -54,16 +54,21 @@ def rows(keys_values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[RoundingRow]:
     for name, form in FORMATS.items():
         for number, field in enumerate(("keys", "values")):
             layers = [both[number] for both in keys_values]
-            stored = [_error(_stored(form, x), x) for x in layers]
-            aged: dict[bool, list[tuple[float, int]]] = {}
-            for is_fixed in (False, True) if form.by_block else ():
-                aged[is_fixed] = [error_after_merges(form, x, is_fixed=is_fixed) for x in layers]
+            stored = _mean([_error(_stored(form, x), x) for x in layers])
+            if not form.by_block:
+                yield RoundingRow(name, field, stored, None, None, 0)
+                continue
+            random, fixed = (
+                [error_after_merges(form, x, is_fixed=is_fixed) for x in layers]
+                for is_fixed in (False, True)
+            )
             yield RoundingRow(
                 name,
                 field,
-                _mean(stored),
-                *(_mean([e for e, _ in aged[f]]) if aged else None for f in (False, True)),
-                num_merges=aged[False][0][1] if aged else 0,
+                stored,
+                _mean([error for error, _ in random]),
+                _mean([error for error, _ in fixed]),
+                random[0][1],
             )
 
 
