@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.agentkv.reference import loops
 from tests.agentkv.reference.dense import Layer
+from tests.agentkv.reference.formats import Int8Max
 
 
 class OncePerPrompt:
@@ -143,3 +144,15 @@ class BaseQuant(loops.Arkv):
 
     def ratio(self, layer: int) -> float:
         return 0.0
+
+
+class ConfKVInt8(loops.ConfKVInt8):
+    """CONF-KV with the scale max / 127."""
+
+    def __init__(self, *args: object, **parameters: object) -> None:
+        super().__init__(*args, **parameters)
+        self.storage.store = Int8Max
+
+
+class ConfKVL(ConfKVInt8, loops.ConfKVL):
+    pass
