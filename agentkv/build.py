@@ -225,9 +225,9 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_shared_label(label: str, parameters: Mapping[str, Any]) -> None:
     from agentkv.policies.entries import PolicyError
-    from agentkv.policies.registry import NAMED, parameters_of
+    from agentkv.policies.registry import DECLARED, parameters_of
 
-    own, named = _plain(parameters), _plain(parameters_of(label)) if label in NAMED else None
+    own, named = _plain(parameters), _plain(parameters_of(label)) if label in DECLARED else None
     if named is not None and own != named:
         raise PolicyError(
             f"the label {label!r} belongs to the policy of that name with its default parameters; "

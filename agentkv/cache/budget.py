@@ -212,10 +212,10 @@ def _fit_bytes(policy: Policy, num_bytes: int, geometry: Geometry, batch: int) -
             "tokens or as a share"
         )
     low = _least_rows(policy)
-    if not policy.gate.bounded:
+    if not policy.gate.is_due(num_new=2, step=0):
         raise PolicyError(
-            f"a budget in bytes needs a policy that evicts at every step; {policy.name} lets the "
-            "cache grow while it decodes"
+            f"a budget in bytes needs a policy that evicts after an input; {policy.name} waits for "
+            "decoded tokens: give the budget in tokens"
         )
     if policy.precision.sure is not None:
         raise PolicyError(

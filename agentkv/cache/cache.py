@@ -120,7 +120,7 @@ class Cache(HookedCache):
         require_policy(policy, geometry)
         self.geometry, self.policy = geometry, policy
         """`policy` is the one requested; `fitted` has its budget filled in."""
-        self.prefill: Prefill = prefill
+        self.prefill: Prefill = "whole" if policy.gate.whole else prefill
         self.chunk = chunk
         self.dtype = dtype
         """Dtype of dense entries as requested; None for the model's."""
@@ -196,10 +196,10 @@ class Cache(HookedCache):
                 rest, such as "64MiB". For conf-kv it is the loose budget. None: a policy that needs
                 a budget gets `agentkv.defaults`: a quarter of the tokens seen, at least 1,024.
             prefill: how `feed` takes a long input: "chunked" attends and evicts chunk by chunk in
-                every layer, which bounds the peak; "whole" lets every token see all of it. A
-                forward that arrives whole, as from `generate`, is attended whole and evicted layer
-                by layer right after; `generate(..., prefill_chunk_size=cache.chunk)` bounds that
-                as well.
+                every layer, which bounds the peak; "whole" lets every token see all of it, as most
+                presets `paper:NAME` always do. A forward that arrives whole, as from `generate`, is
+                attended whole and evicted layer by layer right after; `generate(...,
+                prefill_chunk_size=cache.chunk)` bounds that as well.
             chunk: tokens per chunk.
             dtype: in which entries that are not quantized are stored, such as "bfloat16", whatever
                 the model computes in; None: in the model's own.

@@ -22,6 +22,7 @@ from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
     require_at_least,
     require_count,
+    require_flag,
     require_numbers,
     require_one_of,
     require_part,
@@ -212,6 +213,9 @@ class EnergyAllocator:
     """Decay of a moving average over contexts; None: the plain mean of the paper."""
     key: str = ""
     """Stream of contexts that energies belong to; other streams do not count."""
+    by_shift: bool = True
+    """Energies are multiplied by residual shifts; False: the paper's ablation without cosine
+    dissimilarity."""
     protected: int = 0
     """Protected entries and sinks per head, filled in by `fitted`."""
     memory: dict[str, tuple[int, tuple[float, ...]]] = field(
@@ -227,6 +231,7 @@ class EnergyAllocator:
         require_count("least", self.least)
         if self.decay is not None:
             require_part("decay", self.decay)
+        require_flag("by_shift", self.by_shift)
         if not isinstance(self.key, str):
             raise PolicyError(f"key must be the name of a stream of contexts; found {self.key!r}")
 

@@ -5,6 +5,10 @@
         return replace(base, selector=TopK(sinks=sinks))
 
 declares the policy `streaming`, with its parameter `sinks` and those of `window`.
+
+    SNAPKV = preset(snapkv, "Compresses a prompt once. ...", whole=True, schedule="prefill")
+
+declares `paper:snapkv`, the policy `snapkv` with the constants of a paper.
 """
 
 import inspect
@@ -47,6 +51,8 @@ class NamedPolicy:
     `Dense` and `Forget`."""
     change: Callable[..., Policy]
     """Takes the base and, by keyword, the parameters that its signature names."""
+    text: str
+    """One sentence, perhaps more paragraphs, and perhaps a last one `Source: ...`."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -55,7 +61,7 @@ class NamedPolicy:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The docstring without its source: one sentence, and perhaps more paragraphs."""
+        """The text without its source: one sentence, and perhaps more paragraphs."""
         return [text for text in self._paragraphs() if not text.startswith("Source: ")]
 
     @property
@@ -93,8 +99,7 @@ class NamedPolicy:
         return self.change(base, **{key: values[key] for key in self.change.__kwdefaults__ or ()})
 
     def _paragraphs(self) -> list[str]:
-        text = inspect.getdoc(self.change) or ""
-        return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        return [" ".join(paragraph.split()) for paragraph in self.text.split("\n\n")]
 
 
 def named(
@@ -116,9 +121,45 @@ def named(
         inherited = base.declared if isinstance(base, NamedPolicy) else _parameters_of_gate(base)
         declared = {**inherited, **_own_parameters(change)}
         ordered = sorted(declared.items(), key=lambda item: item[0] in WHEN)
-        return NamedPolicy(change.__name__.replace("_", "-"), dict(ordered), base, change)
+        name, text = change.__name__.replace("_", "-"), inspect.getdoc(change) or ""
+        return NamedPolicy(name, dict(ordered), base, change, text)
 
     return declare
+
+
+def preset(
+    base: NamedPolicy, text: str, *, name: str = "", whole: bool = False, **constants: Any
+) -> NamedPolicy:
+    """Declare `paper:NAME`, a named policy with other defaults.
+
+    Args:
+        base: has all parameters of the preset.
+        text: as `NamedPolicy.text`.
+        name: NAME; empty: the name of `base`.
+        whole: whether inputs are read whole, whatever the cache's `prefill` says.
+        constants: defaults that differ from those of `base`.
+    """
+    declared = dict(base.declared)
+    for key, value in constants.items():
+        declared[key] = replace(declared[key], default=value)
+    change = _reading_whole if whole else _unchanged
+    return NamedPolicy(
+        f"{PRESET}{name or base.name}", declared, base, change, inspect.cleandoc(text)
+    )
+
+
+PRESET = "paper:"
+"""What the names of presets begin with."""
+
+
+def _unchanged(base: Policy) -> Policy:
+    return base
+
+
+def _reading_whole(base: Policy) -> Policy:
+    gate = base.gate
+    assert isinstance(gate, Fixed | Confident), f"{base.name} never evicts"
+    return replace(base, gate=replace(gate, whole=True))
 
 
 def _own_parameters(change: Callable[..., Policy]) -> dict[str, Parameter]:

@@ -4,7 +4,7 @@ They also decide when eviction runs. A field with a `Help` is a parameter of eve
 is declared with the gate (`agentkv.policies.declare`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from torch import Tensor
@@ -46,6 +46,7 @@ class Unbounded:
     evicts: ClassVar[bool] = False
     slack: ClassVar[int] = 0
     bounded: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
     ceiling: ClassVar[int | None] = None
 
     def fitted(self, budget: int | None) -> Self:
@@ -82,6 +83,8 @@ class Fixed:
         ),
     ] = None
     ceiling: int | None = None
+    whole: bool = field(default=False, repr=False)
+    """Inputs are read whole, whatever the cache's `prefill` says: set by presets of papers."""
     needs_logits: ClassVar[bool] = False
     by_turn: ClassVar[bool] = False
     evicts: ClassVar[bool] = True
@@ -216,6 +219,8 @@ class Confident:
             "tokens decoded before; false: after every token (our choice)."
         ),
     ] = False
+    whole: bool = field(default=False, repr=False)
+    """Inputs are read whole, whatever the cache's `prefill` says: set by presets of papers."""
     needs_logits: ClassVar[bool] = True
     evicts: ClassVar[bool] = True
 

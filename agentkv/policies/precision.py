@@ -18,7 +18,7 @@ from agentkv.policies.parameters import (
     require_share,
 )
 
-FORMATS = ("int8", "fp8", "int4", "nf4")
+FORMATS = ("int8", "fp8", "int4", "nf4", "int8-max")
 """Quantized formats of `agentkv_kernels.formats`."""
 
 
@@ -116,6 +116,9 @@ class QuantizeByRank:
     tau3: float
     format: str = "fp8"
     estimate: Literal["once", "every_trim"] = "once"
+    dense: float | None = None
+    """Every layer's share, whatever its quality; None: the quality decides. 0 quantizes all that a
+    trim keeps beyond the window: the paper's baseline base_quant."""
     recent: ClassVar[int | None] = None
     sure: ClassVar[float | None] = None
     by_rank: ClassVar[bool] = True
@@ -126,6 +129,8 @@ class QuantizeByRank:
             require_above(name, getattr(self, name), 0)
         require_one_of("format", self.format, FORMATS)
         require_one_of("estimate", self.estimate, ("once", "every_trim"))
+        if self.dense is not None:
+            require_share("dense", self.dense)
 
     @property
     def estimates_once(self) -> bool:
@@ -150,4 +155,5 @@ class QuantizeByRank:
         return math.exp(exponent)
 
     def num_dense(self, share: float, budget: int) -> int:
+        share = share if self.dense is None else self.dense
         return max(0, round(share * (budget - self.window)))

@@ -17,7 +17,7 @@ from agentkv.policies.parameters import (
     require_share,
 )
 from agentkv.policies.slots import Occasion
-from agentkv_kernels.formats import FORMATS
+from agentkv_kernels.layout import FORMAT_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,9 @@ class LookBack:
         require_positive("blocks", self.blocks)
         require_positive("block", self.block)
         require_flag("promotes", self.promotes)
-        require_one_of("format", self.format, (*FORMATS, "dense"))
+        # compiled looks read these
+        known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
+        require_one_of("format", self.format, known)
         require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(

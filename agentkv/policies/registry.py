@@ -11,7 +11,7 @@ from torch import Tensor
 from agentkv.nearest import did_you_mean
 from agentkv.policies import named
 from agentkv.policies.allocators import Shared, Uniform
-from agentkv.policies.declare import NamedPolicy
+from agentkv.policies.declare import PRESET, NamedPolicy
 from agentkv.policies.entries import Entries, PolicyError
 from agentkv.policies.gates import Fixed, Schedule
 from agentkv.policies.parameters import require_flag
@@ -27,13 +27,21 @@ def _find() -> Mapping[str, NamedPolicy]:
         for value in vars(import_module(module.name)).values():
             if isinstance(value, NamedPolicy) and found.setdefault(value.name, value) is not value:
                 raise AssertionError(f"{module.name} declares {value.name!r} a second time")
-    ordered = sorted(found.values(), key=lambda each: each.lineage)
-    return MappingProxyType({each.name: each for each in ordered})
+    return MappingProxyType(found)
 
 
-NAMED = _find()
-"""The policies that the modules of `agentkv.policies.named` declare, in the order of their names; a
-policy follows the one it builds on."""
+DECLARED = _find()
+"""The policies and presets that the modules of `agentkv.policies.named` declare, by name."""
+
+PRESETS = {name: each for name, each in DECLARED.items() if name.startswith(PRESET)}
+"""The constants and schedules of papers as `paper:NAME`, paper by paper."""
+
+NAMED = {
+    each.name: each
+    for each in sorted(DECLARED.values(), key=lambda each: each.lineage)
+    if each.name not in PRESETS
+}
+"""The other policies, in the order of their names; a policy follows the one it builds on."""
 
 
 def policy(name: str, **parameters: Any) -> Policy:
@@ -52,10 +60,11 @@ def parameters_of(name: str) -> dict[str, Any]:
 
 def about(name: str) -> NamedPolicy:
     """Return the declaration of a named policy. Raises PolicyError."""
-    if name not in NAMED:
-        hint = did_you_mean(name, NAMED)
-        raise PolicyError(f"unknown policy {name!r}; {hint}known: {', '.join(sorted(NAMED))}")
-    return NAMED[name]
+    if name not in DECLARED:
+        hint = did_you_mean(name, DECLARED)
+        known = PRESETS if name.startswith(PRESET) else NAMED
+        raise PolicyError(f"unknown policy {name!r}; {hint}known: {', '.join(sorted(known))}")
+    return DECLARED[name]
 
 
 def scored(

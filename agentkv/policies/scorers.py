@@ -7,7 +7,7 @@ Shapes: H key-value heads, G query heads of each, w queries, T entries, D head s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from agentkv.policies.parameters import (
 from agentkv.policies.pool import Pool, pooled, require_pool
 from agentkv.policies.slots import Phased, Scorer, Tracker
 from agentkv.policies.trackers import MovingMass, Recurrences, Shortfalls, SummedMass
+
+Importance = Literal["error", "paasvn", "aas"]
+TokenWeight = Literal["middle", "not_first", "not_last", "all", "none"]
 
 
 class Plain:
@@ -194,24 +197,34 @@ class MeanAndVariance(Plain):
 class RemovalError(Plain):
     """Scores entries by the change of the last queries' output if the entry is dropped.
 
-    sum over the group's heads and the window's queries j of c_j * `removal_errors`, then a pool
-    along the entries before the window. c_j, the weight of a query, is the most it gives to any
-    entry that is neither among the first w nor the last 2w; 1 if no such entry exists (our choice).
-    The window's own entries score 0; protect them.
+    sum over the group's heads and the window's queries j of c_j * importance, then a pool along the
+    entries before the window. The importance of an entry to a query is `removal_errors`, or one of
+    the two measures that the paper compares it with. c_j, the weight of a query, is the most it
+    gives to any entry that is neither among the first w nor the last 2w, or to any entry of another
+    range; 1 if no such entry exists (our choice). The window's own entries score 0; protect them.
 
-    Source: EDIE, equations 9 to 11. The average pool is its appendix's; the main text has "max".
+    Source: EDIE, equations 3, 4 and 9 to 11, tables 2 and 3. The average pool is its appendix's;
+    the main text has "max".
     """
 
     window: int
     alpha: float
     kernel: int
     pool: Pool
+    importance: Importance = "error"
+    """"error" (equation 9); "paasvn", attention times the L1 norm of the value (equation 4); "aas",
+    attention (equation 3)."""
+    token_weight: TokenWeight = "middle"
+    """Entries among which c_j is the largest weight (table 3): "middle", those after the first w
+    and before the last 2w; "not_first"; "not_last"; "all"; "none": c_j is 1."""
     segmentwise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive("window", self.window)
         require_pool(self.kernel, self.pool)
         require_at_least("alpha", self.alpha, 0)
+        require_one_of("importance", self.importance, get_args(Importance))
+        require_one_of("token_weight", self.token_weight, get_args(TokenWeight))
 
     def scores(self, entries: Entries) -> Tensor:
         importance = _past(self.unpooled(entries), self.window)
@@ -222,17 +235,29 @@ class RemovalError(Plain):
         attention, values = entries.attention(), entries.keys_values()[1]
         if entries.positions.shape[0] > 1:
             values = values.masked_fill(~entries.present[..., None], 0.0)
-        errors = removal_errors(attention, values, self.alpha)
-        weighted = _past(errors * self._query_weights(attention, entries)[..., None], self.window)
-        return _whole(weighted.sum(dim=(1, 2)), entries)
+        by_query = self._by_query(attention, values)
+        if self.token_weight != "none":
+            by_query = by_query * self._token_weights(attention, entries)[..., None]
+        return _whole(_past(by_query.sum(dim=(1, 2)), self.window), entries)
 
-    def _query_weights(self, attention: Tensor, entries: Entries) -> Tensor:
-        """(H, G, w)."""
-        present = entries.present
-        is_middle = present & (present.cumsum(dim=1) > self.window)  # (S, T)
-        is_middle[:, max(0, present.shape[1] - 2 * self.window) :] = False
-        most = attention.masked_fill(~is_middle[:, None, None], 0.0).amax(dim=-1)
-        return most.masked_fill_(~is_middle.any(dim=1)[:, None, None], 1.0)
+    def _by_query(self, attention: Tensor, values: Tensor) -> Tensor:
+        """Return the importance of each entry to each query, (H, G, w, T)."""
+        if self.importance == "error":
+            return removal_errors(attention, values, self.alpha)
+        if self.importance == "aas":
+            return attention
+        return attention * values.abs().sum(dim=-1)[:, None, None]
+
+    def _token_weights(self, attention: Tensor, entries: Entries) -> Tensor:
+        """Return c_j, (H, G, w)."""
+        counts = entries.present  # (S, T)
+        if self.token_weight in ("middle", "not_first"):
+            counts = counts & (counts.cumsum(dim=1) > self.window)
+        if self.token_weight in ("middle", "not_last"):
+            counts = counts.clone()
+            counts[:, max(0, counts.shape[1] - 2 * self.window) :] = False
+        most = attention.masked_fill(~counts[:, None, None], 0.0).amax(dim=-1)
+        return most.masked_fill_(~counts.any(dim=1)[:, None, None], 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,11 @@ class Gate(Protocol):
         """True if a layer never holds more than ceiling + slack entries between forwards."""
 
     @property
+    def whole(self) -> bool:
+        """True if a cache reads its inputs whole, whatever its `prefill` says, so that eviction
+        runs once, after their last token."""
+
+    @property
     def ceiling(self) -> int | None:
         """The largest budget of this gate; None if it has no bound or is not fitted to a budget."""
 
@@ -137,12 +142,17 @@ EnergyState = Mapping[str, tuple[int, tuple[float, ...]]]
 class Learner(Protocol):
     """An allocator whose shares depend on earlier contexts."""
 
+    @property
+    def by_shift(self) -> bool:
+        """True if a layer's energy is multiplied by the residual shift of its attention."""
+
     def update(self, energies: Sequence[float]) -> None:
         """Add the energies of one context. Mutates the state.
 
         Args:
-            energies: per layer, the sum of its scores before any pool, times the residual shift of
-                its attention (1 - cosine of the residual stream before and after).
+            energies: per layer, the sum of its scores before any pool; if `by_shift`, times the
+                residual shift of its attention (1 - cosine of the residual stream before and
+                after).
         """
 
     @property

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.policy import Policy
-from agentkv.policies.registry import NAMED
+from agentkv.policies.registry import DECLARED
 from agentkv.policies.registry import policy as named_policy
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
@@ -33,7 +33,7 @@ def written(policy: Policy) -> str:
     """Return the policy as JSON, without the state of its allocator."""
     parts = {part: _text(getattr(policy, part)) for part in PARTS}
     parameters: Any = None
-    if policy.name in NAMED:
+    if policy.name in DECLARED:
         try:
             parameters = json.loads(json.dumps(dict(policy.parameters)))
             again = _named(policy.name, parameters)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from agentkv.advice import ADVICE
 from agentkv.defaults import POLICY
-from agentkv.policies.registry import NAMED
+from agentkv.policies.registry import DECLARED
 from agentkv.terminal import Terminal
 from agentkv.trace import read_trace
 from agentkv_env.named_secrets import Secret
@@ -182,7 +182,7 @@ def test_policies_are_listed_in_a_line_each_within_80_columns() -> None:
     lines = call("policies").output.splitlines()
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
     names = [line.split()[0] for line in lines if "  " in line]
-    assert sorted(names) == sorted(NAMED)
+    assert sorted(names) == sorted(DECLARED)
     assert names.index("int4") < names.index("lookback-int8") < names.index("window")
     assert not any(line.endswith("...") for line in lines)
     assert f"The default is {POLICY}." in lines[-2]

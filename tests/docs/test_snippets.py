@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentkv.build import make_policy
-from agentkv.policies.registry import NAMED
+from agentkv.policies.registry import DECLARED
 from agentkv.settings import PolicySettings
 from agentkv_env.sites.world import World
 from tests.own_thread import in_own_thread
@@ -64,7 +64,7 @@ def test_the_first_agent_answers_what_its_page_says(page: str) -> None:
 
 def test_the_policies_page_names_every_policy() -> None:
     page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
-    assert [name for name in NAMED if f"`{name}`" not in page] == []
+    assert [name for name in DECLARED if f"`{name}`" not in page] == []
 
 
 def test_the_policy_files_of_the_policies_page_are_read(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 A context is a forward of several tokens: a prompt, an observation, or a chunk of one. Every context
 counts, whether entries must leave or not. The energy of a layer is the sum of its scores, before
 they are pooled, over the entries that may leave, times the residual shift of its attention (TADA,
-equations 12 and 13). So a cache learns from turn to turn, and caches that share a policy learn
-together. A context has effect from the next one on.
+equations 12 and 13), unless the allocator leaves that factor out. So a cache learns from turn to
+turn, and caches that share a policy learn together. A context has effect from the next one on.
 """
 
 import math
@@ -33,19 +33,19 @@ class EnergyStatistics:
         Args:
             policies: by layer, of those that the policy acts on; their energies are cleared.
         """
-        batch = len(next(iter(policies.values())).energies)
+        allocator, batch = self._allocator, len(next(iter(policies.values())).energies)
+        assert isinstance(allocator, Learner)
         if all(layer in self._shifts for layer in policies):
             energies = [
                 [
-                    _product(*both)
+                    _product(*both, by_shift=allocator.by_shift)
                     for both in zip(policy.energies, self._shifts[layer].tolist(), strict=True)
                 ]
                 for layer, policy in policies.items()
             ]
             measured = [i for i in range(batch) if all(row[i] is not None for row in energies)]
             if measured:
-                assert isinstance(self._allocator, Learner)
-                self._allocator.update(
+                allocator.update(
                     [sum(row[i] or 0.0 for i in measured) / len(measured) for row in energies]
                 )
         for policy in policies.values():
@@ -53,9 +53,9 @@ class EnergyStatistics:
         self._shifts.clear()
 
 
-def _product(energy: float | None, shift: float) -> float | None:
+def _product(energy: float | None, shift: float, *, by_shift: bool) -> float | None:
     """Return None for a sequence that had no new token."""
     if energy is None or math.isnan(shift):
         return None
     # cosines round, and a shift is never negative
-    return max(energy, 0.0) * max(shift, 0.0)
+    return max(energy, 0.0) * (max(shift, 0.0) if by_shift else 1.0)

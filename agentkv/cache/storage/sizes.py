@@ -46,13 +46,14 @@ def _num_bytes(field: Field) -> int:
 
 
 def resting_bytes(policy: Policy, geometry: Geometry, batch: int) -> int:
-    """Return the most bytes that a full cache holds between steps under a fitted, bounded policy.
+    """Return the most bytes that a full cache holds after an input under a fitted policy with a
+    ceiling. While decoding, a policy that is not bounded adds to them.
 
     The split that an allocator chooses does not matter: the layers it acts on are alike, and bytes
     grow linearly with entries, or more slowly where old entries are quantized. Entries whose format
     depends on their rank count as dense.
     """
-    assert policy.gate.ceiling is not None and policy.gate.bounded
+    assert policy.gate.ceiling is not None
     return batch * sum(bytes_by_layer(policy, geometry, policy.gate.ceiling + policy.gate.slack))
 
 

@@ -53,6 +53,14 @@ def arkv(
             "(agentkv's first behavior)."
         ),
     ] = "once",
+    dense: Annotated[
+        float | None,
+        Help(
+            "Share of the budget beyond the window that stays in the model's dtype, in every "
+            "layer; None: by the layer's quality (paper). 1 is the paper's baseline base_origin, "
+            "which evicts alone, and 0 its base_quant, which quantizes whatever a trim keeps."
+        ),
+    ] = None,
 ) -> Policy:
     """Keeps entries by mean and variance of recent attention.
 
@@ -61,5 +69,6 @@ def arkv(
     Source: ARKV, Algorithm 1 (Lei and Ilager).
     """
     scorer = MeanAndVariance(window, gamma, kernel)
-    stored = QuantizeByRank(window, tau1, tau2, tau3, format, estimate)
-    return replace(base, scorer=scorer, selector=TopK(protected=window), precision=stored)
+    stored = QuantizeByRank(window, tau1, tau2, tau3, format, estimate, dense)
+    dense_only = replace(base, scorer=scorer, selector=TopK(protected=window))
+    return dense_only if dense == 1 else replace(dense_only, precision=stored)

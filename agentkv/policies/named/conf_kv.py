@@ -57,7 +57,11 @@ def conf_kv_int8(
         ),
     ] = None,
     format: Annotated[
-        str, Help("Storage format of older entries: int8 (paper), fp8, int4 or nf4.")
+        str,
+        Help(
+            "Storage format of older entries: int8, int8-max (the scale of the paper), fp8, int4 "
+            "or nf4."
+        ),
     ] = "int8",
 ) -> Policy:
     """`conf-kv` with older entries in 8 bits.

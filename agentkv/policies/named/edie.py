@@ -9,7 +9,7 @@ from agentkv.policies.gates import Fixed
 from agentkv.policies.parameters import Help
 from agentkv.policies.policy import Policy
 from agentkv.policies.pool import Pool
-from agentkv.policies.scorers import RemovalError
+from agentkv.policies.scorers import Importance, RemovalError, TokenWeight
 from agentkv.policies.selectors import TopK
 
 
@@ -37,6 +37,22 @@ def edie(
     pool: Annotated[
         Pool, Help('"avg" (the paper\'s appendix, our choice) or "max" (its main text).')
     ] = "avg",
+    importance: Annotated[
+        Importance,
+        Help(
+            'Importance of an entry to a query: "error" (the paper), or what its table 2 compares '
+            'this with: "paasvn", attention times the norm of the value, and "aas", attention.'
+        ),
+    ] = "error",
+    token_weight: Annotated[
+        TokenWeight,
+        Help(
+            "Weight of a query: the most attention that it gives to an entry. "
+            '"middle" leaves out the first w entries and the last 2w, with w the window (the '
+            'paper). "not_first" leaves out the first, "not_last" the last, and "all" none (its '
+            'table 3). "none" gives every query the weight 1 (its ablation without token weights).'
+        ),
+    ] = "middle",
 ) -> Policy:
     """Keeps entries that the last outputs depend on most.
 
@@ -44,7 +60,7 @@ def edie(
 
     Source: EDIE (Task-Aware Dynamic KV Cache Eviction via Error-Driven Importance Estimation).
     """
-    scorer = RemovalError(window, alpha, kernel, pool)
+    scorer = RemovalError(window, alpha, kernel, pool, importance, token_weight)
     return replace(base, scorer=scorer, selector=TopK(protected=window))
 
 
@@ -66,6 +82,13 @@ def edie_tada(
             "one stream for all)."
         ),
     ] = "",
+    by_shift: Annotated[
+        bool,
+        Help(
+            "Multiply the error of a layer by how far its attention turns the residual stream; "
+            "false: the paper's ablation without cosine dissimilarity (paper: true)."
+        ),
+    ] = True,
 ) -> Policy:
     """`edie` with budgets per layer by energies seen earlier.
 
@@ -76,4 +99,4 @@ def edie_tada(
 
     Source: EDIE with TADA (the same paper).
     """
-    return replace(base, allocator=EnergyAllocator(least, decay, key))
+    return replace(base, allocator=EnergyAllocator(least, decay, key, by_shift))

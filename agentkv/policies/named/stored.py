@@ -37,6 +37,18 @@ def int8(base: Policy, *, recent: Recent = 64, sure: Sure = None) -> Policy:
 
 
 @named(full)
+def int8_max(base: Policy, *, recent: Recent = 64, sure: Sure = None) -> Policy:
+    """`int8` with the scale max / 127, for comparisons.
+
+    Its error is smaller than that of `int8`, whose scales are powers of two, as long as nothing is
+    evicted. Compiled kernels do not read it, so it is slow.
+
+    Source: the storage of CONF-KV (arXiv 2605.24786) without its eviction.
+    """
+    return with_older(base, "int8-max", recent, sure)
+
+
+@named(full)
 def fp8(base: Policy, *, recent: Recent = 64, sure: Sure = None) -> Policy:
     """`int8` in 8-bit floating point.
 

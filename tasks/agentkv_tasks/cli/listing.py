@@ -14,7 +14,7 @@ from agentkv.plan import CachePlan, PlannedModel
 from agentkv.policies.gates import Unbounded
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import LookBack
-from agentkv.policies.registry import NAMED, about, parameters_of, policy
+from agentkv.policies.registry import NAMED, PRESETS, about, parameters_of, policy
 from agentkv.terminal import UNITS, in_unit
 
 
@@ -25,8 +25,10 @@ def print_policies(console: Console) -> None:
         made = policy(name)
         evicts, looks = not isinstance(made.gate, Unbounded), isinstance(made.recall, LookBack)
         groups[_GROUPS[evicts, looks]].append(name)
-    longest, width = max(map(len, NAMED)), min(console.width, 100)
+    groups["Presets: constants and schedules of papers"] = list(PRESETS)
+    width = min(console.width, 100)
     for heading, names in groups.items():
+        longest = max(map(len, PRESETS if names[0] in PRESETS else NAMED))
         console.print(Text(heading, style="bold"))
         for name in names:
             line = f"{name:<{longest}}  {about(name).paragraphs[0]}"
@@ -54,7 +56,7 @@ def _cut(line: str, width: int) -> str:
 def print_parts(console: Console) -> None:
     """Print every policy: what it keeps, its parts, parameters and source."""
     console.print(Text(f"{' / '.join(PARTS)}, parameters, source"))
-    for name in NAMED:
+    for name in (*NAMED, *PRESETS):
         description = about(name)
         console.print(Text(f"\n{name}", style="bold"))
         parts = " / ".join(type(part).__name__ for _, part in _parts(policy(name)))

@@ -83,7 +83,7 @@ def test_the_best_layer_keeps_everything_exact_and_others_their_share():
         (lambda: QuantizeOld(1.5), "recent must be"),
         (
             lambda: QuantizeOld(1, "int2"),
-            "format must be one of int8, fp8, int4, nf4; found 'int2'",
+            "format must be one of int8, fp8, int4, nf4, int8-max; found 'int2'",
         ),
         (lambda: QuantizeByRank(32, 0, 1, 1), "tau1 must be more than 0; found 0"),
         (lambda: QuantizeByRank(32, 1, 1, -2.0), "tau3 must be more than 0"),

@@ -12,7 +12,7 @@ from agentkv.policies.gates import Confident
 from agentkv.policies.registry import NAMED, about, parameters_of
 
 PARTS = ("gate", "allocator", "scorer", "selector", "precision", "recall")
-STORED = ("int8", "fp8", "int4", "nf4")
+STORED = ("int8", "int8-max", "fp8", "int4", "nf4")
 EVICTING = sorted(set(NAMED) - {"full", *STORED})
 
 
@@ -54,6 +54,7 @@ def parts_of(policy):
         ("streaming-int8", "Fixed Shared Age TopK QuantizeOld Forget"),
         ("lookback-int8", "Fixed Shared Age TopK QuantizeOld LookBack"),
         ("int8", "Unbounded Shared Age TopK QuantizeOld Forget"),
+        ("int8-max", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("fp8", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("int4", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("nf4", "Unbounded Shared Age TopK QuantizeOld Forget"),
@@ -146,7 +147,11 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         ("arkv", {"estimate": "twice"}, "estimate must be one of once, every_trim; found 'twice'"),
         ("arkv", {"gamma": None}, "gamma must be a number; found None"),
         ("arkv", {"alpha": 1.1}, "alpha must be"),
+        ("arkv", {"dense": 1.5}, "dense must be in"),
         ("edie", {"alpha": -0.1}, "alpha must be at least 0"),
+        ("edie", {"importance": "vatp"}, "importance must be one of error, paasvn, aas"),
+        ("edie", {"token_weight": "last"}, "token_weight must be one of middle, not_first"),
+        ("edie-tada", {"by_shift": 1}, "by_shift must be true or false; found 1"),
         ("edie-tada", {"least": -1}, "least must be"),
         ("int8", {"recent": None}, "recent must be"),
     ],

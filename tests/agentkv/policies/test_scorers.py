@@ -34,6 +34,18 @@ WINDOWED = [
     RemovalError(window=4, alpha=0.1, kernel=7, pool="avg"),
     RemovalError(window=4, alpha=0.1, kernel=3, pool="max"),
 ]
+ABLATIONS = [
+    RemovalError(4, 0.1, 3, "avg", importance, token_weight)
+    for importance, token_weight in [
+        ("error", "none"),
+        ("error", "all"),
+        ("error", "not_first"),
+        ("error", "not_last"),
+        ("paasvn", "none"),
+        ("paasvn", "middle"),
+        ("aas", "none"),
+    ]
+]
 TRACKING = [
     AttentionAndRecency(mass_weight=0.3, decay=0.9),
     HeavyHitters(),
@@ -69,14 +81,21 @@ def past_in_loops(head, scorer):
 
 
 def edie_in_loops(head, query, i, scorer):
-    """c_j * u_ij."""
-    middle = query[scorer.window : head.num_entries - 2 * scorer.window]
+    """c_j * u_ij, with the ranges of c_j of table 3 and the measures of equations 3 and 4."""
+    w, n = scorer.window, head.num_entries
+    first, stop = {
+        "middle": (w, n - 2 * w), "not_first": (w, n), "not_last": (0, n - 2 * w), "all": (0, n),
+        "none": (0, 0),
+    }[scorer.token_weight]  # fmt: skip
+    weight = max((query[k] for k in range(first, stop)), default=1.0)
+    norm = sum(map(abs, head.values[i]))
+    if scorer.importance != "error":
+        return weight * query[i] * (norm if scorer.importance == "paasvn" else 1.0)
     output = [sum(a * v[d] for a, v in zip(query, head.values, strict=True)) for d in range(5)]
-    size = sum(map(abs, head.values[i])) + sum(map(abs, output))
-    return max(middle, default=1.0) * query[i] / (1 + scorer.alpha - query[i]) * size
+    return weight * query[i] / (1 + scorer.alpha - query[i]) * (norm + sum(map(abs, output)))
 
 
-@pytest.mark.parametrize("scorer", WINDOWED, ids=str)
+@pytest.mark.parametrize("scorer", [*WINDOWED, *ABLATIONS], ids=str)
 @pytest.mark.parametrize("num_entries", [3, 5, 11, 12, 13, 30])
 @pytest.mark.parametrize("num_queries", [1, 4])
 def test_a_window_scores_as_its_formula_says(scorer, num_entries, num_queries):
@@ -264,6 +283,11 @@ def test_nan_where_there_is_no_row_does_no_harm():
         (lambda: WindowMean(8, 5, "mean"), "pool must be one of max, avg; found 'mean'"),
         (lambda: MeanAndVariance(8, "much", 5), "gamma must be a number"),
         (lambda: RemovalError(8, -0.1, 5, "avg"), "alpha must be at least 0"),
+        (lambda: RemovalError(8, 0.1, 5, "avg", "vatp"), "importance must be one of error, paasvn"),
+        (
+            lambda: RemovalError(8, 0.1, 5, "avg", "error", "end"),
+            "token_weight must be one of middle, not_first, not_last, all, none; found 'end'",
+        ),
         (lambda: AttentionAndRedundancy(0, 7, 0.1, 0.5), "window must be"),
         (lambda: AttentionAndRedundancy(8, 7, 1.1, 0.5), r"share must be in \[0, 1\]"),
         (lambda: AttentionAndRedundancy(8, 7, 0.1, -1), "similarity must be"),

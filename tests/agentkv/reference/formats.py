@@ -110,7 +110,7 @@ class Int8:
         """Positions, ascending from block to block."""
         self.codes: dict[int, np.ndarray] = {}
         """Per position: (2, H, D) whole numbers, of the key and of the value."""
-        self.exponents: list[np.ndarray] = []
+        self.scales: list[np.ndarray] = []
         """Per block: (2, H, D)."""
         self.num_packed = 0
         """Times that survivors of several blocks were put into fewer."""
@@ -122,34 +122,45 @@ class Int8:
         """Quantise tokens of the layer, a block of them, once for all."""
         layer = self.layer
         rows = np.stack([layer.keys[:, positions], layer.values[:, positions]])  # (2, H, 64, D)
-        top = np.abs(rows).max(axis=2)
-        self.exponents.append(np.ceil(np.log2(np.maximum(top, 1e-30) / 127)))
+        self.scales.append(self.scale(np.abs(rows).max(axis=2)))
         self.blocks.append(list(positions))
         for n, position in enumerate(positions):
-            self.codes[position] = np.rint(rows[:, :, n] / 2.0 ** self.exponents[-1])
+            self.codes[position] = np.rint(rows[:, :, n] / self.scales[-1])
         self._write()
+
+    def scale(self, top: np.ndarray) -> np.ndarray:
+        """Of channels with the largest |x| `top`."""
+        return 2.0 ** np.ceil(np.log2(np.maximum(top, 1e-30) / 127))
 
     def drop(self, held: list[int]) -> None:
         """Forget tokens that the layer holds no more. If there are more than twice as many blocks
         as the others fill (our choice), pack these: a block takes the largest scale that its tokens
-        come with, and where that is another, their numbers are shifted once, half to even."""
+        come with, and where that is another, their numbers are rounded once, half to even."""
         self.blocks = [[i for i in block if i in set(held)] for block in self.blocks]
         if len(self.blocks) > 2 * math.ceil(len(self) / SIZE):
             came_with = {
-                i: e for block, e in zip(self.blocks, self.exponents, strict=True) for i in block
+                i: s for block, s in zip(self.blocks, self.scales, strict=True) for i in block
             }
             every, self.num_packed = list(came_with), self.num_packed + 1
             self.blocks = [every[n : n + SIZE] for n in range(0, len(every), SIZE)]
-            self.exponents = []
+            self.scales = []
             for block in self.blocks:
                 largest = np.max([came_with[i] for i in block], axis=0)
-                self.exponents.append(largest)
+                self.scales.append(largest)
                 for i in block:
-                    self.codes[i] = np.rint(self.codes[i] / 2.0 ** (largest - came_with[i]))
+                    self.codes[i] = np.rint(self.codes[i] * came_with[i] / largest)
             self._write()
 
     def _write(self) -> None:
         """Let the layer attend to what is stored."""
-        for block, exponents in zip(self.blocks, self.exponents, strict=True):
+        for block, scale in zip(self.blocks, self.scales, strict=True):
             for i in block:
-                self.layer.keys[:, i], self.layer.values[:, i] = self.codes[i] * 2.0**exponents
+                self.layer.keys[:, i], self.layer.values[:, i] = self.codes[i] * scale
+
+
+class Int8Max(Int8):
+    """`Int8` with the scale max / 127 (CONF-KV), in bfloat16 (our choice)."""
+
+    def scale(self, top: np.ndarray) -> np.ndarray:
+        exponents = np.floor(np.log2(np.maximum(top, 1e-30) / 127)) - 7
+        return np.rint(top / 127 / 2.0**exponents) * 2.0**exponents

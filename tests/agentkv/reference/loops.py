@@ -758,10 +758,14 @@ class Arkv(SnapKV):
                     most = self.budget - self.window
                     count = min(math.floor(self.alpha * len(scores)), most)
                     kept = self.best(layer, scores, count)
-                    exact = round(self.ratios[number] * most)  # rounded as in its code
+                    exact = round(self.ratio(number) * most)  # rounded as in its code
                     original = self.best(layer, {i: scores[i] for i in kept}, exact)
                     self.quantize(layer, h, kept - original)
                     keep(held, kept | set(held[-self.window :]))
+
+    def ratio(self, layer: int) -> float:
+        """Original tokens among those that the budget allows beyond the window."""
+        return self.ratios[layer]
 
     def quantize(self, layer: Layer, head: Head, positions: set[Position]) -> None:
         for i in positions:

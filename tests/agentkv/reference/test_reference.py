@@ -252,6 +252,7 @@ CASES = {
         ),
     ),
     "int8": stored("qwen3", formats.Int8),
+    "int8-max": stored("qwen2", formats.Int8Max),
     "fp8": stored("llama", formats.Fp8),
     "int4": stored("gemma3", formats.Int4),
     "nf4": stored("mistral", formats.Nf4),
@@ -352,12 +353,18 @@ class Watched:
 @pytest.mark.parametrize("name", CASES)
 def test_what_feed_keeps_is_what_the_paper_says(name):
     case = CASES[name]
+    follow_fed(case, name)
+
+
+def follow_fed(case: Case, name: str) -> None:
+    """Feed two turns to a cache and to the loops."""
     watched, reference = Watched(case, name), Reference(case)
     forwards: list[Forward] = []
     for turn, length in enumerate(case.replies):
         page = page_of(case, turn)
         logits = watched.cache.feed(watched.model, torch.tensor([page]))
-        chunks = [page[n : n + CHUNK] for n in range(0, len(page), CHUNK)]
+        size = len(page) if watched.cache.prefill == "whole" else CHUNK
+        chunks = [page[n : n + size] for n in range(0, len(page), size)]
         forwards += [[chunk] for chunk in chunks] if case.compares_layers else [chunks]
         for _ in range(length):
             forwards.append([[int(logits[0].argmax())]])

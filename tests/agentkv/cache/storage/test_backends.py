@@ -24,8 +24,7 @@ from agentkv.cache.storage.table import Meter
 from agentkv.policies.entries import Drop, DropOne
 from agentkv_kernels.device import preferring
 from agentkv_kernels.ema import Ema
-from agentkv_kernels.formats import FORMATS
-from agentkv_kernels.layout import EMPTY, Field
+from agentkv_kernels.layout import EMPTY, FORMAT_NUMBERS, Field
 from tests.agentkv.cache.caches_in_use import kept
 from tests.agentkv.cache.policies_under_test import CASES
 from tests.agentkv.cache.storage.by_hand import CPU, DIM, TORCH, contents, drop, layout, storage_for
@@ -107,7 +106,7 @@ def test_a_format_that_compiled_code_does_not_read_is_served_by_plain_torch(impl
 @pytest.mark.sample("pairs")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("segments", "heads"), [(1, 2), (2, 1)])
-@pytest.mark.parametrize("form", [None, *FORMATS])
+@pytest.mark.parametrize("form", FORMAT_NUMBERS)
 def test_compiled_code_reads_entries_exactly_as_their_format_decodes_them(
     form, segments, heads, dtype
 ):

@@ -1,0 +1,158 @@
+"""The papers' own schedules and constants as loops, where `loops.py` has our defaults.
+
+Equations are quoted by their numbers in the papers. Symbols are those of `loops.py`.
+"""
+
+import math
+
+import numpy as np
+
+from tests.agentkv.reference import loops
+from tests.agentkv.reference.dense import Layer
+from tests.agentkv.reference.formats import Int8Max
+
+
+class OncePerPrompt:
+    """Several tokens at once are a prompt, after which the cache is compressed; then it grows."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        if num_new > 1:
+            super().evict(num_new, logits)
+
+
+class SnapKV(OncePerPrompt, loops.SnapKV):
+    pass
+
+
+class Pyramid(OncePerPrompt, loops.Pyramid):
+    pass
+
+
+class AdaSnapKV(OncePerPrompt, loops.AdaSnapKV):
+    pass
+
+
+class AdaPyramid(OncePerPrompt, loops.AdaPyramid):
+    pass
+
+
+class AsWritten(loops.Critical):
+    """CriticalKV's algorithm 2: of the b tokens of a head, b / 4 by the pooled weights, line 8, and
+    the rest by weights that are not pooled, times the L1 norm of the projected value, lines 9 and
+    10.
+
+    Every query head has its own weights and projection, and the products of a group are averaged
+    (our choice).
+    """
+
+    def select(self, layer: Layer, head: int, scores: dict, count: int) -> set:
+        first = self.best(layer, scores, math.floor(count / 4))
+        weights = layer.window(head, self.window).mean(axis=1)  # (G, T)
+        products = {}
+        for place, i in enumerate(layer.held[head]):
+            if i in scores and i not in first:
+                value = layer.values[head, i]
+                products[i] = sum(
+                    a[place] * np.abs(value @ layer.projection(head, g)).sum()
+                    for g, a in enumerate(weights)
+                ) / len(weights)
+        return first | self.best(layer, products, count - len(first))
+
+
+class CriticalSnapKV(AsWritten, SnapKV):
+    pass
+
+
+class CriticalPyramid(AsWritten, Pyramid):
+    pass
+
+
+class CriticalAdaSnapKV(AsWritten, AdaSnapKV):
+    pass
+
+
+class Edie(OncePerPrompt, loops.Edie):
+    """EDIE with the measures and weights of its tables 2 and 3.
+
+    Args:
+        measure: of a token to a query: equation 3 ("aas"), 4 ("paasvn") or 9 ("error").
+        start, end: c_j is the largest weight of the tokens from place `start` on that are not among
+            the last `end` (table 3); None: c_j = 1.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        window: int,
+        kernel: int,
+        *,
+        measure: str = "error",
+        start: int | None,
+        end: int = 0,
+    ) -> None:
+        super().__init__(budget, window, kernel)
+        self.measure, self.start, self.end = measure, start, end
+
+    def importance(self, layer: Layer, head: int) -> list[float]:
+        held = layer.held[head]
+        norms = [float(np.abs(layer.values[head, i]).sum()) for i in held]
+        total = [0.0] * len(held)
+        for of_member in layer.window(head, self.window):
+            for a in of_member:
+                output = sum(a[n] * layer.values[head, i] for n, i in enumerate(held))
+                c = 1.0
+                if self.start is not None:
+                    c = max(a[self.start : len(held) - self.end], default=1.0)
+                for n in range(len(held)):
+                    total[n] += c * self.of(a[n], norms[n], float(np.abs(output).sum()))
+        return total[: -self.window]
+
+    def of(self, a: float, norm: float, output_norm: float) -> float:
+        if self.measure == "aas":
+            return a
+        if self.measure == "paasvn":
+            return a * norm
+        return a / (1 + self.alpha - a) * (norm + output_norm)
+
+
+class EdieTada(OncePerPrompt, loops.EdieTada):
+    """TADA by contexts that are whole prompts.
+
+    Args:
+        turns: whether equation 13 multiplies by the cosine dissimilarity (table 4).
+    """
+
+    def __init__(self, budget: int, window: int, kernel: int, *, turns: bool = True) -> None:
+        super().__init__(budget, window, kernel)
+        self.turns = turns
+
+    def error(self, layer: Layer) -> float:
+        if self.turns:
+            return super().error(layer)
+        return sum(sum(self.importance(layer, h)) for h in range(len(layer.held)))
+
+
+class BaseOrigin(loops.Arkv):
+    """ARKV's baseline that keeps the same tokens, all of them as they are."""
+
+    def ratio(self, layer: int) -> float:
+        return 1.0
+
+
+class BaseQuant(loops.Arkv):
+    """ARKV's baseline that keeps the same tokens, in fp8 but for the window."""
+
+    def ratio(self, layer: int) -> float:
+        return 0.0
+
+
+class ConfKVInt8(loops.ConfKVInt8):
+    """CONF-KV with the scale max / 127."""
+
+    def __init__(self, *args: object, **parameters: object) -> None:
+        super().__init__(*args, **parameters)
+        self.storage.store = Int8Max
+
+
+class ConfKVL(ConfKVInt8, loops.ConfKVL):
+    pass
