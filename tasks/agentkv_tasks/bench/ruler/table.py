@@ -117,9 +117,9 @@ def _scores(rows: Sequence[RulerRow], labels: Sequence[str]) -> Table:
     for length in dict.fromkeys(row.length for row in rows):
         for place in places:
             if place[0] == length:
-                cells = (_percent(found.get((*place, label), math.nan)) for label in labels)
+                shown = [_percent(found.get((*place, label), math.nan)) for label in labels]
                 form = "{}" if place in decide else "({})"
-                lines.append((*place, [form.format(cell) for cell in cells]))
+                lines.append((*place, [form.format(each) for each in shown]))
         means = [_mean(mean_scores(rows, label, length)) for label in labels]
         lines.append((length, "mean", "", [_percent(mean) for mean in means]))
     for length, task, mode, cells in with_gaps(table, lines, key=lambda line: line[0]):
