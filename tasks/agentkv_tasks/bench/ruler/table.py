@@ -58,7 +58,7 @@ def figures(rows: Sequence[RulerRow]) -> Iterator[Maps]:
             heat_map(
                 label,
                 [[found.get((*task, length), math.nan) for length in lengths] for task in tasks],
-                rows=[f"{task} {mode}" for task, mode in tasks],
+                rows=[task if mode == "one" else f"{task}, {mode}" for task, mode in tasks],
                 columns=[f"{length:,}" for length in lengths],
                 row_title="task",
                 column_title="tokens",
