@@ -189,6 +189,7 @@ def _measure(
         for length, task in product(sorted(bench.lengths), bench.tasks)
         if (missing := _missing(bench, file, length, task))
     ]
+    _require_text(cases, file)
     bar = progress.add_task("", total=bench.num_samples * sum(len(each[2]) for each in left))
     for length, task, missing in left:
         prompts = cases.make(length, task)
@@ -258,6 +259,14 @@ def _summary(prompts: Sequence[Prompt], found: Sequence[Asked]) -> dict[str, Any
 
 def _digest(prompts: Sequence[Prompt]) -> str:
     return hashlib.sha256("\n".join(each.digest for each in prompts).encode()).hexdigest()
+
+
+def _require_text(cases: _Cases, file: RowFile[RulerRow]) -> None:
+    """Refuse rows of another text with the same name, by one of its tasks. Raises BenchError."""
+    in_text = [(row.length, row.task) for row in file.rows if TASKS[row.task].in_text]
+    if in_text:
+        length, task = min(in_text)
+        _require_prompts(file, length, task, _digest(cases.make(length, task)))
 
 
 def _require_prompts(file: RowFile[RulerRow], length: int, task: str, digest: str) -> None:
