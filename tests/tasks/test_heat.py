@@ -119,3 +119,13 @@ def _contrast(one: list[float], other: list[float]) -> float:
 def _luminance(colour: list[float]) -> float:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_long_labels_of_rows_move_the_cells_to_the_right() -> None:
+    name = "multi-key-text, requests"
+    svg = _drawn(
+        heat_map("full", [[1.0]], rows=[name], columns=["1"], row_title="task", column_title="x")
+    )
+    label = next(text for text in svg.findall("text") if text.text == name)
+    cell = svg.find("g/rect")
+    assert cell is not None and 8 * len(name) < float(label.attrib["x"]) < float(cell.attrib["x"])

@@ -95,6 +95,19 @@ def test_a_run_goes_on_where_it_ended_and_equal_runs_give_equal_rows(measure: Me
             assert other[place][name] == row[name]
 
 
+def test_rows_say_that_samples_share_nothing_and_older_rows_are_refused(
+    measure: Measure, tmp_path: Path
+) -> None:
+    few: dict[str, Any] = {"lengths": (200,), "num_samples": 1}
+    rows, _ = measure("full", "window", **few)
+    settings = [row["settings"] for row in rows.values()]
+    assert [each["overlap"] for each in settings] == [False, False]
+    out = tmp_path / "ppl.jsonl"
+    out.write_text(out.read_text().replace(', "overlap": false', ""))
+    with pytest.raises(BenchError, match="settings were .* now .*'overlap': False.*--fresh"):
+        measure("full", "window", **few)
+
+
 def test_policies_can_have_the_bytes_of_a_window_in_the_mean(measure: Measure) -> None:
     rows, _ = measure("full", "window", "conf-kv", match="mean", num_samples=1)
     full, window, conf = (rows[300, label] for label in ("full", "window", "conf-kv"))

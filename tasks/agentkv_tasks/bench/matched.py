@@ -19,3 +19,13 @@ def window_bytes(entries: int, settings: RunSettings, local: "LocalModel") -> in
     dtype = getattr(torch, local.dtype_of(settings))
     geometry = replace(describe(local.model), dtype=dtype)
     return resting_bytes(policy("window").fitted(entries), geometry, batch=1)
+
+
+def with_window_bytes(
+    settings: RunSettings, local: "LocalModel", entries: int | None
+) -> RunSettings:
+    """Return the settings with the bytes of a window of `entries` as their budget; None: as they
+    are."""
+    if entries is None:
+        return settings
+    return settings.model_copy(update={"budget": f"{window_bytes(entries, settings, local)}B"})

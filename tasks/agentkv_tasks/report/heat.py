@@ -7,13 +7,13 @@ from html import escape
 
 CELL_WIDTH, CELL_HEIGHT = 64, 34
 LEFT, TOP, BOTTOM = 76, 34, 48
-"""Margins for the labels of rows, the title, and the labels of columns."""
+"""Margins for the labels of rows, at least, the title, and the labels of columns."""
 MOST_OPACITY = 0.5
 """Opacity of the colour of a share of 1. With more, the text in the cell would be hard to read on a
 light or a dark page."""
 _NONE = "–"
 _CHARACTER_WIDTH = 9
-"""Width of a character of the title, at most."""
+"""Width of a character of a label, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ def heat_map(
     """
     assert len(values) == len(rows) and all(len(each) == len(columns) for each in values)
     assert all(math.isnan(value) or 0 <= value <= 1 for each in values for value in each)
-    width = max(LEFT + CELL_WIDTH * len(columns), _CHARACTER_WIDTH * len(title))
+    left = max(LEFT, _CHARACTER_WIDTH * max(map(len, rows), default=0) + 8)
+    width = max(left + CELL_WIDTH * len(columns), _CHARACTER_WIDTH * len(title))
     height = TOP + CELL_HEIGHT * len(rows) + BOTTOM
     parts = [
         f'<svg class="plot heat" width="{width}" viewBox="0 0 {width} {height}" role="img" '
@@ -58,9 +59,9 @@ def heat_map(
     for row, (name, shares) in enumerate(zip(rows, values, strict=True)):
         y = TOP + CELL_HEIGHT * row
         middle = y + CELL_HEIGHT / 2
-        parts.append(_text("y", LEFT - 8, middle, name))
+        parts.append(_text("y", left - 8, middle, name))
         for column, (other, share) in enumerate(zip(columns, shares, strict=True)):
-            x = LEFT + CELL_WIDTH * column
+            x = left + CELL_WIDTH * column
             said = f"{row_title} {name}, {other} {column_title}: {percent(share)}"
             parts.append(
                 f'<g><title>{escape(said)}</title><rect class="cell" x="{x}" y="{y}" '
@@ -69,8 +70,8 @@ def heat_map(
             )
     below = TOP + CELL_HEIGHT * len(rows) + 14
     for column, name in enumerate(columns):
-        parts.append(_text("x", LEFT + CELL_WIDTH * (column + 0.5), below, name))
-    right = LEFT + CELL_WIDTH * len(columns)
+        parts.append(_text("x", left + CELL_WIDTH * (column + 0.5), below, name))
+    right = left + CELL_WIDTH * len(columns)
     parts.append(
         f'<text class="axis" x="4" y="{height - 6}">{escape(row_title)}</text>'
         f'<text class="axis end" x="{right}" y="{height - 6}">{escape(column_title)}</text></svg>'

@@ -26,7 +26,7 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import window_bytes
+from agentkv_tasks.bench.matched import window_bytes, with_window_bytes
 from agentkv_tasks.bench.needle.attempt import attempt_fields, find_needle, pages_digest
 from agentkv_tasks.bench.needle.kinds import Kind, One
 from agentkv_tasks.bench.needle.maps import heat_maps
@@ -43,7 +43,6 @@ from agentkv_tasks.bench.needle.table import tables
 from agentkv_tasks.bench.needle.words import WordsTemplate, words_template
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
     from agentkv.models.local import ActingModel, LocalModel
@@ -132,7 +131,7 @@ def run_bench(bench: NeedleBench, console: Console) -> list[NeedleRow]:
         if in_words is not None:
             local = replace(local, template=in_words)
         _check_lengths(bench, local)
-        bench = replace(bench, settings=_with_budget(bench, local))
+        bench = replace(bench, settings=with_window_bytes(bench.settings, local, bench.entries))
         policies = bench.settings.policies
         acting = {
             chosen.row_name: make_acting(bench.settings, policy=chosen, model=local)
@@ -154,14 +153,6 @@ def run_bench(bench: NeedleBench, console: Console) -> list[NeedleRow]:
             figures=lambda rows: (heat_maps(rows),),
             order=_sorted,
         )
-
-
-def _with_budget(bench: NeedleBench, local: "LocalModel") -> RunSettings:
-    """Return the settings with the bytes of a window as their budget, where that was asked for."""
-    if bench.entries is None:
-        return bench.settings
-    num_bytes = window_bytes(bench.entries, bench.settings, local)
-    return bench.settings.model_copy(update={"budget": f"{num_bytes}B"})
 
 
 def _sorted(rows: Sequence[NeedleRow]) -> list[NeedleRow]:

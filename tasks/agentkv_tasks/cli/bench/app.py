@@ -5,11 +5,12 @@ import typer
 from agentkv_tasks.cli.bench.memory import memory
 from agentkv_tasks.cli.bench.needle import needle
 from agentkv_tasks.cli.bench.ppl import ppl
+from agentkv_tasks.cli.bench.ruler import ruler
 from agentkv_tasks.cli.bench.serve import serve
 from agentkv_tasks.cli.bench.speed import speed
 
 bench = typer.Typer(
     help="Measure a cache by itself, without tasks.", no_args_is_help=True, rich_markup_mode=None
 )
-for command in (speed, memory, ppl, needle, serve):
+for command in (speed, memory, ppl, needle, ruler, serve):
     bench.command()(command)

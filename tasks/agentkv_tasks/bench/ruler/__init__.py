@@ -1,0 +1,1 @@
+"""`agentkv bench ruler`: questions about long synthetic contexts, asked after compression."""
