@@ -46,7 +46,10 @@ class LookStep:
             [[rule_of(layer, sequence) for sequence in sequences] for layer in layers], np.int64
         )
         self._outcomes = np.zeros(self._rules.shape[:2], np.int64)
-        self._has_reserved = False
+        self.unsettled: list[CacheLayer] = []
+        """Layers that may hold more than the policy allows, once the step is done."""
+        self._reserved: set[int] = set()
+        """Layers whose tables were given capacity for this look."""
         self._alive: list[Any] = []
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
@@ -130,7 +133,7 @@ class LookStep:
                 lacks |= needed_counts(storage.descriptor.address, *own)
         if not lacks:
             return
-        self._has_reserved = True
+        self._reserved.add(layer_idx)
         for table, wanted in zip(tables, needed.T.tolist(), strict=True):
             if table is not None:
                 more = [max(0, a - b) for a, b in zip(wanted, table.counts, strict=True)]
@@ -153,23 +156,20 @@ class LookStep:
             if outcomes & numbers.HAS_EVICTED:
                 layer.evicted_at = layer.seen
             picks = [torch.arange(0)] * storage.num_segments
+            is_settled = True
             for segment, row, head in self._segments(layer):
                 count = int(self._counts[i, row, head])
                 self.read_nbytes += count * cold.entry_nbytes
                 if not self._outcomes[i, row] & numbers.SETTLED:
                     picks[segment] = torch.from_numpy(self._picks[i, row, head, :count])
-            if self._recall.promotes:
-                cold.promote(storage, picks)
-            if outcomes & numbers.IS_LOOSE or self._has_reserved:
+                    is_settled = False
+            if not is_settled:
+                self.unsettled.append(layer)
+                if self._recall.promotes:
+                    cold.promote(storage, picks)
+            if outcomes & numbers.IS_LOOSE or (i in self._reserved and not is_settled):
                 layer.backend.tidy(storage)
                 cold.trim()
-
-    @property
-    def unsettled(self) -> list[CacheLayer]:
-        """Layers that may hold more than the policy allows."""
-        is_settled = (self._outcomes & numbers.SETTLED).all(axis=1).tolist()
-        both = zip(self._layers, is_settled, strict=True)
-        return [layer for layer, settled in both if layer.cold is not None and not settled]
 
     def _write_norms(self, layer: CacheLayer, values: Tensor) -> None:
         """Write the norms of the newest entries."""
