@@ -240,8 +240,9 @@ class ColdTier:
         counts, cold = [pick.shape[0] for pick in picks], self.storage
         if not any(counts):
             return
-        hot.metadata.extend(counts)
-        hot.dense.extend(counts)
+        for table in (hot.metadata, hot.dense):
+            table.reserve_for(counts)  # others will leave at once, so that no more is needed
+            table.extend(counts)
         for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
             if not count:
                 continue
