@@ -729,12 +729,13 @@ class Cache(HookedCache):
         if not any(looking):
             return None
         spans, numbers = self.evictor.spans, self.next_numbers
-        second = SecondPass(self.layers, spans, numbers, looking, recall)
+        q_heads = self.geometry.num_q_heads
+        second = SecondPass(self.layers, spans, numbers, looking, recall, q_heads)
         with self.progress.changing():
             outputs = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second})
             again = outputs.logits[:, -1]
-            if recall.promotes:
-                self.evictor.shrink()
+            if recall.promotes and second.unsettled:
+                self.evictor.shrink(second.unsettled)
         again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)
         self.looks.count += sum(looking)
         self.looks.changed += int((again.argmax(-1) != logits.argmax(-1)).sum())

@@ -85,6 +85,7 @@ class SecondPass(HookedCache):
         next_numbers: rotary position of each sequence's next token.
         looking: per sequence, whether it looks back.
         recall: of the cache's policy.
+        num_q_heads: query heads of a sequence.
     """
 
     def __init__(
@@ -94,16 +95,20 @@ class SecondPass(HookedCache):
         next_numbers: Sequence[int],
         looking: Sequence[bool],
         recall: LookBack,
+        num_q_heads: int,
     ) -> None:
         super().__init__(layers=layers)
         self._layers: list[CacheLayer] = [each.layer for each in layers]
         self._next_numbers, self._looking, self._recall = next_numbers, looking, recall
+        self._num_q_heads = num_q_heads
         looks = [i for i, each in enumerate(looking) if each]
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
         self._others: dict[int, dict[int, list[DensePart]]] = {}
         """By layer, what its segments have fetched, for layers that share its keys."""
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
+        self.unsettled = [layer for layer in self._layers if layer.cold is not None]
+        """Layers that may hold more than the policy allows, if entries are promoted."""
 
     @property
     def fetched(self) -> Counter[str]:
@@ -123,12 +128,14 @@ class SecondPass(HookedCache):
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
         sequences = [i for i, looks in enumerate(self._looking) if looks]
-        self.look_step = LookStep(self._layers, sequences, self._recall)
+        group = self._num_q_heads // self._layers[0].shape.num_heads
+        self.look_step = LookStep(self._layers, sequences, self._recall, group)
         return [(self._layers, slice(i, i + 1)) for i in sequences]
 
     def finish(self) -> None:
         done = self.look_step
         if done is not None:
+            self.unsettled = done.unsettled
             self.read_nbytes += done.read_nbytes
             for row, sequence in enumerate(done.sequences):
                 self._fetched[sequence].add(torch.from_numpy(done.positions(row)))

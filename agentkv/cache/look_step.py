@@ -5,16 +5,20 @@ segment may fetch.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from agentkv.cache.layer import CacheLayer
+from agentkv.policies.gates import Fixed
 from agentkv.policies.recall import LookBack
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.layout import NORMS
+
+UNSETTLED = (-1, 0, 0, 0)
+"""Rule of a segment that the caller settles."""
 
 
 class LookStep:
@@ -24,15 +28,28 @@ class LookStep:
         layers: of one cache.
         sequences: those that look back, in ascending order.
         recall: of the cache's policy.
+        group: query heads per key-value head.
     """
 
     def __init__(
-        self, layers: Sequence[CacheLayer], sequences: Sequence[int], recall: LookBack
+        self,
+        layers: Sequence[CacheLayer],
+        sequences: Sequence[int],
+        recall: LookBack,
+        group: int,
     ) -> None:
-        self._layers, self.sequences, self._recall = layers, sequences, recall
+        self._layers, self.sequences, self._recall, self._group = layers, sequences, recall, group
         self._num_heads = layers[0].shape.num_heads
         self._counts = np.zeros((len(layers), len(sequences), self._num_heads), np.int64)
         self._picks = self._positions = np.empty((*self._counts.shape, 0), np.int64)
+        self._rules = np.array(
+            [[rule_of(layer, sequence) for sequence in sequences] for layer in layers], np.int64
+        )
+        self._outcomes = np.zeros(self._rules.shape[:2], np.int64)
+        self.unsettled: list[CacheLayer] = []
+        """Layers that may hold more than the policy allows, once the step is done."""
+        self._reserved: set[int] = set()
+        """Layers whose tables were given capacity for this look."""
         self._alive: list[Any] = []
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
@@ -45,96 +62,158 @@ class LookStep:
                 yield segment, row, i * storage.layout.num_heads
 
     def begin(self) -> int:
-        """Give all hot segments capacity for what they may fetch, and return the address of the
-        numbers of the look."""
+        """Return the address of the numbers of the look. Segments that it settles have capacity for
+        what they fetch, unless their cold tier has none."""
         recall, shape = self._recall, self._counts.shape
-        tiers, digests = np.zeros(shape[0], np.int64), np.zeros(shape[0], np.int64)
+        tiers, digests, loans = (np.zeros(shape[0], np.int64) for _ in range(3))
         segments, oldest = np.zeros(shape[:2], np.int64), np.zeros(shape[:2], np.int64)
-        lent: list[list[int]] = [[] for _ in range(self._counts.size)]
-        most_cold = most_picked = 0
+        most_cold = most_hot = most_picked = 0
         for i, layer in enumerate(self._layers):
             storage, cold, window = layer.storage, layer.cold, layer.shape.window
             segments[i] = [storage.segments(sequence).start for sequence in self.sequences]
+            most_hot = max(most_hot, *storage.counts)
             if cold is None:
                 continue
-            tiers[i], counts = cold.storage.descriptor.address, cold.storage.counts
-            sizes = counts
+            tiers[i], loans[i] = cold.storage.descriptor.address, cold.loans.address
+            sizes = counts = cold.storage.counts
             if cold.index is not None:
                 digests[i] = cold.index.table.descriptor.address
                 sizes = sizes + cold.index.table.counts
             most_cold = max(most_cold, *sizes)
             if window is not None:
                 oldest[i] = [layer.fed[sequence] - window for sequence in self.sequences]
-            more = [0] * storage.num_segments
-            for segment, row, head in self._segments(layer):
-                hidden = lent[(i * shape[1] + row) * shape[2] + head]
-                hidden += cold.lent[segment].values()
-                more[segment] = min(recall.blocks * recall.block, counts[segment] - len(hidden))
-            most_picked = max(most_picked, *more)
-            for table in (storage.metadata, storage.dense):
-                table.reserve_for(more)
+            self.read_nbytes += sum(cold.scan_nbytes(own) for own, _, _ in self._segments(layer))
+            most = recall.blocks * recall.block
+            free = [min(most, n - cold.loans.count(s)) for s, n in enumerate(counts)]
+            most_picked = max(most_picked, *free)
+            self._reserve(i, free)
+            loans[i] = cold.loans.address
         self._picks = np.empty((*shape, most_picked), np.int64)
         self._positions = np.empty_like(self._picks)
+        dim = self._layers[0].shape.head_dim
         arrays = {
             numbers.COLD_TIERS: tiers,
             numbers.DIGESTS: digests,
+            numbers.LOANS: loans,
             numbers.SEGMENTS: segments,
             numbers.OLDEST: oldest,
-            numbers.LENT_STARTS: np.array([*accumulate(map(len, lent), initial=0)], np.int64),
-            numbers.LENT: np.array([number for own in lent for number in own], np.int64),
             numbers.SHARES: np.empty((*shape[1:], most_cold), np.float32),
+            numbers.HOT_LOGITS: np.empty((*shape[1:], self._group, most_hot), np.float32),
+            numbers.FETCHED: np.empty((*shape[1:], 2, most_picked, dim), np.float32),
             numbers.PICKS: self._picks,
             numbers.PICKED_POSITIONS: self._positions,
             numbers.PICK_COUNTS: self._counts,
+            numbers.RULES: self._rules,
+            numbers.OUTCOMES: self._outcomes,
         }
         look = np.zeros(numbers.LOOK_NUMBERS, np.int64)
         for place, array in arrays.items():
             look[place] = array.ctypes.data
         look[numbers.NUM_BLOCKS], look[numbers.BLOCK_SIZE] = recall.blocks, recall.block
-        look[numbers.MOST_COLD], look[numbers.MOST_PICKED] = most_cold, most_picked
+        look[numbers.MOST_COLD], look[numbers.MOST_HOT] = most_cold, most_hot
+        look[numbers.MOST_PICKED] = most_picked
         self._alive = [look, *arrays.values()]
         return int(look.ctypes.data)
 
+    def _reserve(self, layer_idx: int, free: Sequence[int]) -> None:
+        """Give a layer's segments capacity for what settling them will make them hold."""
+        # imported here because Numba takes half a second, and is optional
+        from agentkv_kernels.numba.settle import needed_counts
+
+        storage, cold = self._layers[layer_idx].storage, self._layers[layer_idx].cold
+        tables = storage.metadata, storage.dense, storage.codes, storage.scales
+        needed = np.zeros((storage.num_segments, len(tables)), np.int64)
+        lacks = False
+        for row, sequence in enumerate(self.sequences):
+            rule = self._rules[layer_idx, row]
+            if rule[numbers.MOST_HELD] >= 0:
+                assert cold is not None
+                cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
+                own = sequence, rule, free[sequence], needed[sequence]
+                lacks |= needed_counts(storage.descriptor.address, *own)
+        if not lacks:
+            return
+        self._reserved.add(layer_idx)
+        for table, wanted in zip(tables, needed.T.tolist(), strict=True):
+            if table is not None:
+                more = [max(0, a - b) for a, b in zip(wanted, table.counts, strict=True)]
+                table.reserve_for(more)
+
     def finish(self, values: Tensor) -> None:
-        """Take what the step found; fetched entries stay hot if they are promoted.
+        """Take what the step found; fetched entries of segments that are not settled become hot if
+        they are promoted.
 
         Args:
             values: (L, B, H, D), the new ones.
         """
         for i, layer in enumerate(self._layers):
             storage, cold = layer.storage, layer.cold
-            tables = storage.metadata, storage.dense
             if storage.layout.num_norms:
-                self._write_norms(layer, i, values[i])
-            for segment, row, head in () if cold is None else self._segments(layer):
+                self._write_norms(layer, values[i])
+            if cold is None:
+                continue
+            outcomes = int(np.bitwise_or.reduce(self._outcomes[i]))
+            if outcomes & numbers.HAS_EVICTED:
+                layer.evicted_at = layer.seen
+            picks = [torch.arange(0)] * storage.num_segments
+            is_settled = True
+            for segment, row, head in self._segments(layer):
                 count = int(self._counts[i, row, head])
-                assert cold is not None
-                self.read_nbytes += cold.look_nbytes(segment, count)
+                self.read_nbytes += count * cold.entry_nbytes
+                if not self._outcomes[i, row] & numbers.SETTLED:
+                    picks[segment] = torch.from_numpy(self._picks[i, row, head, :count])
+                    is_settled = False
+            if not is_settled:
+                self.unsettled.append(layer)
                 if self._recall.promotes:
-                    places = self._positions[i, row, head, :count].tolist()
-                    picks = self._picks[i, row, head, :count].tolist()
-                    cold.lent[segment].update(zip(places, picks, strict=True))
-                    continue
-                for table in tables:
-                    _, _, start, held = table.descriptor.extent(segment)
-                    table.descriptor.set_used(segment, start, held - count)
-            for table in tables:
-                table.trim()
+                    cold.promote(storage, picks)
+            if outcomes & numbers.IS_LOOSE or (i in self._reserved and not is_settled):
+                layer.backend.tidy(storage)
+                cold.trim()
 
-    def _write_norms(self, layer: CacheLayer, layer_idx: int, values: Tensor) -> None:
-        """Write the norms of the newest entries, which stand before the fetched ones."""
+    def _write_norms(self, layer: CacheLayer, values: Tensor) -> None:
+        """Write the norms of the newest entries."""
         assert layer.attention is not None
         storage = layer.storage
         norms = layer.norms_of(values[:, :, None], layer.attention)
         assert norms is not None
         for segment, row, head in self._segments(layer):
-            newest = storage.counts[segment] - int(self._counts[layer_idx, row, head]) - 1
-            width = storage.layout.num_heads
-            own = norms[row, head : head + width]
-            storage.metadata.entries(NORMS, segment)[:, newest : newest + 1] = own
+            own = norms[row, head : head + storage.layout.num_heads]
+            storage.metadata.entries(NORMS, segment)[:, -1:] = own
 
     def positions(self, row: int) -> Any:
         """Return the positions (N,) int64 of all entries that a sequence has fetched."""
         counts = self._counts[:, row]
         is_found = np.arange(self._positions.shape[3]) < counts[..., None]
         return self._positions[:, row][is_found]
+
+
+def rule_of(layer: CacheLayer, sequence: int) -> tuple[int, int, int, int]:
+    """Return the rule by which compiled code settles a sequence in a layer; see `RULES`.
+
+    It settles what the policy evicts by age alone, from a layer whose stored entries carry nothing
+    but their positions, to a cold tier in int8.
+    """
+    own, cold, layout = layer.policy, layer.cold, layer.storage.layout
+    if own is None or cold is None or not layout.promotes or cold.index is not None:
+        return UNSETTLED
+    policy, recall = own.fitted(sequence), own.policy.recall
+    assert isinstance(recall, LookBack)
+    gate, selector, precision = policy.gate, policy.selector, policy.precision
+    is_plain = not layout.tracked.num_bytes and not layout.num_norms and not layout.by_rank
+    is_plain &= layout.segments_per_sequence == 1
+    is_int8 = cold.storage.scales is not None and (
+        layer.storage.codes is None or layer.storage.scales is not None
+    )
+    if not (is_plain and is_int8 and policy.scorer.by_age) or precision.sure is not None:
+        return UNSETTLED
+    budgets = own.budgets(sequence)
+    if type(gate) is not Fixed or not gate.bounded or budgets is None:
+        return UNSETTLED
+    if own.has_scattered_pins(sequence):
+        return UNSETTLED
+    target, most = budgets[own.index], budgets[own.index] + gate.slack
+    first, recent = selector.sinks, precision.recent
+    if first + recall.blocks * recall.block > target:
+        return UNSETTLED  # it might evict what it has fetched
+    return most, target, first, -1 if recent is None else recent

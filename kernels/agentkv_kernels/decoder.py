@@ -128,38 +128,51 @@ is cut for."""
 (
     COLD_TIERS,
     DIGESTS,
+    LOANS,
     SEGMENTS,
     OLDEST,
     NUM_BLOCKS,
     BLOCK_SIZE,
-    LENT_STARTS,
-    LENT,
     MOST_COLD,
     SHARES,
+    MOST_HOT,
+    HOT_LOGITS,
     MOST_PICKED,
+    FETCHED,
     PICKS,
     PICKED_POSITIONS,
     PICK_COUNTS,
+    RULES,
+    OUTCOMES,
     LOOK_NUMBERS,
-) = range(15)
+) = range(19)
 """Numbers of a look: a step that computes the newest tokens of B sequences of one cache again, with
 cold entries besides. It writes keys and values over those of the newest entries, and keeps no
 statistic. A segment's numbers stand at its first head.
 
 Addresses of (L,) int64: descriptors of the cold tiers, 0 for a layer without one, and of the tables
-of their digests, 0 where all keys are scanned. Addresses of (L, B) int64: first segment of each
-sequence, and lowest position that it may fetch. How many blocks, and positions of a block. Where
-the hidden cold entries of each head begin in the next array, (L * B * H + 1,) int64, and these,
-int64. The most entries of a segment of a cold tier, and the address of work space of that size,
-(B, H, size) float32. The most entries that a segment fetches, and addresses of results of that
-size, (L, B, H, size) int64: numbers of the fetched entries, and their positions. The address of
-their counts, (L, B, H) int64.
+of their digests, 0 where all keys are scanned, and of the numbers of their loans. Addresses of
+(L, B) int64: first segment of each sequence, and lowest position that it may fetch. How many
+blocks, and positions of a block. The most entries of a segment of a cold tier, and the address of
+work space for their shares, (B, H, most) float32. The most entries of a hot segment, and the
+address of work space for their logits, (B, H, G, most) float32. The most entries that a segment
+fetches, and the addresses of work space for these, (B, H, 2, most, D) float32, keys before values,
+and of results, (L, B, H, most) int64: their numbers, and their positions. The address of their
+counts, (L, B, H) int64. Addresses of the rules that segments are settled by, (L, B, `NUM_RULES`)
+int64, and of what came of it, (L, B) int64."""
 
-Fetched entries are written behind all hot ones, which must have capacity for them, and count among
-these afterwards."""
+MOST_HELD, TARGET, FIRST_TO_GO, RECENT, NUM_RULES = range(5)
+"""How a segment is settled once its token has looked, for segments of all heads of a layer: with
+more than so many hot entries, those that were fetched included, it evicts down to the target, from
+this entry on; -1: fetched entries are left to the caller. Then it quantizes all but so many dense
+entries, in blocks of 64; -1: none."""
 
-PHASES_PER_LAYER = 10
-"""Phases of a layer at most: q, k and v; their norm over all heads; attention, three for a look;
+SETTLED, HAS_EVICTED, IS_LOOSE = 1, 2, 4
+"""Outcome of settling a segment, added up: whether it is settled, which lack of capacity prevents;
+whether entries were evicted; whether a table of the layer has unused capacity to return."""
+
+PHASES_PER_LAYER = 11
+"""Phases of a layer at most: q, k and v; their norm over all heads; attention, four for a look;
 output projection and its norm; gate and up; down and its norm. The projection to logits is one more
 phase."""
 

@@ -71,6 +71,15 @@ NO_FORMAT, INT8, FP8, INT4, NF4, OTHER_FORMAT = range(6)
 FORMAT_NUMBERS = {None: NO_FORMAT, "int8": INT8, "fp8": FP8, "int4": INT4, "nf4": NF4}
 """Numbers of the formats that compiled code reads, by name; None for no format."""
 
+TOLERATED_BLOCKS = 2
+"""Unused blocks of scales that a segment may have for each one in use, if evicted entries come
+back: blocks come and go with every look, and are small beside the entries that they serve."""
+
+LOAN_COUNTS, LOAN_ENTRIES, LOAN_ROOM = range(3)
+"""Numbers of the loans of a cold tier: addresses of how many entries of each segment are lent, (N,)
+int64, and of their positions and their numbers in the cold tier, (N, 2, room) int64; and the
+room."""
+
 FIRST_POSITION = 11
 """From here on, a layer descriptor holds the next position of every sequence."""
 

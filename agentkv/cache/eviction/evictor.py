@@ -207,10 +207,14 @@ class Evictor:
         tiers = self.cold_tiers
         return [sum(tier.num_entries(i) for tier in tiers) for i in range(len(self.fed))]
 
-    def shrink(self) -> None:
+    def shrink(self, layers: Sequence[CacheLayer] | None = None) -> None:
         """Evict to the present budget between forwards: before sequences are copied, and after
-        entries came back or pins have moved the shares of the layers."""
-        evict(self._acted_on, None, num_new=1)
+        entries came back or pins have moved the shares of the layers.
+
+        Args:
+            layers: those that may hold too much; None: all that the policy acts on.
+        """
+        evict(self._acted_on if layers is None else layers, None, num_new=1)
         self._quantize_by_rank()
 
     def _quantize_by_rank(self) -> None:

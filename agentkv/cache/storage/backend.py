@@ -404,7 +404,7 @@ class Backend:
 
     def tidy(self, storage: LayerStorage) -> None:
         """Return unused memory, and merge blocks of scales that serve few entries."""
-        for table in (storage.metadata, storage.dense, storage.codes):
+        for table in (storage.metadata, storage.dense, storage.codes, storage.scales):
             if table is not None:
                 table.trim()
         merge_blocks(storage)

@@ -17,7 +17,8 @@ from agentkv.cache.geometry import LayerShape
 from agentkv.cache.storage.choose import TORCH, backend_for, cold_layout_for
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.digests import Digests
-from agentkv.cache.storage.layer_storage import LayerStorage, max_blocks
+from agentkv.cache.storage.layer_storage import SCALES_GROWTH, LayerStorage, max_blocks
+from agentkv.cache.storage.loans import Loans
 from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
@@ -77,8 +78,13 @@ class ColdTier:
                 device=hot.device,
                 meter=index_meter,
             )
-        self.lent: list[dict[int, int]] = [{} for _ in range(hot.num_segments)]
+        self.loans = Loans(hot.num_segments)
+        """The entries that are hot at present."""
+
+    @property
+    def lent(self) -> list[dict[int, int]]:
         """Per segment, the entries that are hot at present: number in storage by position."""
+        return [self.loans.of(segment) for segment in range(self.storage.num_segments)]
 
     @property
     def is_compiled(self) -> bool:
@@ -107,17 +113,25 @@ class ColdTier:
 
         It chooses by all keys, half of the bytes of the entries, or by the digests.
         """
-        size, cold = self._size, self.storage
-        entry = size.quantized or size.dense
-        fetched = num_fetched * entry
+        return self.scan_nbytes(segment) + num_fetched * self.entry_nbytes
+
+    @property
+    def entry_nbytes(self) -> int:
+        """Bytes that a look reads of an entry that it fetches."""
+        return self._size.quantized or self._size.dense
+
+    def scan_nbytes(self, segment: int) -> int:
+        """Return the bytes that a look reads in a segment to choose among its entries."""
         if self.index is not None:
-            return self.index.read_nbytes(segment) + fetched
-        num_blocks = 0 if cold.scales is None else cold.scales.counts[segment]
-        return (cold.counts[segment] * entry + num_blocks * size.block) // 2 + fetched
+            return self.index.read_nbytes(segment)
+        cold = self.storage
+        num_blocks = 0 if cold.scales is None else cold.scales.descriptor.count(segment)
+        num_entries = cold.metadata.descriptor.count(segment)
+        return (num_entries * self.entry_nbytes + num_blocks * self._size.block) // 2
 
     def num_entries(self, sequence: int) -> int:
         """Return the number of entries in all segments of a sequence that are not lent."""
-        lent = sum(len(self.lent[segment]) for segment in self.storage.segments(sequence))
+        lent = sum(map(self.loans.count, self.storage.segments(sequence)))
         return self.storage.num_entries(sequence) - lent
 
     def grown_nbytes(self, more: int) -> int:
@@ -126,7 +140,8 @@ class ColdTier:
         for count in self.storage.counts:
             capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
             total += capacity * (size.metadata + (size.quantized or size.dense))
-            total += max_blocks(capacity) * size.block
+            num_blocks = max_blocks(count) + math.ceil(more / BLOCK)  # before they are merged
+            total += math.ceil(num_blocks * (1 + SCALES_GROWTH)) * size.block
         return total
 
     def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
@@ -150,12 +165,13 @@ class ColdTier:
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
         """Take back the lent ones among some entries, with their statistics; return the others."""
-        lent = self.lent[segment]
+        lent = self.loans.of(segment)
         if not lent or not pick.shape[0]:
             return pick
         numbers = [lent.pop(place, -1) for place in hot.positions(segment)[pick].tolist()]
         if max(numbers) < 0:
             return pick
+        self.loans.set(segment, lent.items())
         known = torch.tensor(numbers)
         is_known = known >= 0
         known, is_known_there = known[is_known], is_known.to(pick.device)
@@ -184,7 +200,7 @@ class ColdTier:
             oldest: lowest position that the queries may see.
             blocks, block: as in `LookBack`.
         """
-        lent = list(self.lent[segment].values())
+        lent = list(self.loans.of(segment).values())
         if self.index is None:
             scores = self._backend.largest_shares(
                 self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
@@ -224,8 +240,9 @@ class ColdTier:
         counts, cold = [pick.shape[0] for pick in picks], self.storage
         if not any(counts):
             return
-        hot.metadata.extend(counts)
-        hot.dense.extend(counts)
+        for table in (hot.metadata, hot.dense):
+            table.reserve_for(counts)  # others will leave at once, so that no more is needed
+            table.extend(counts)
         for segment, (pick, count) in enumerate(zip(picks, counts, strict=True)):
             if not count:
                 continue
@@ -236,7 +253,7 @@ class ColdTier:
             for field, x in enumerate((found_entries.keys, found_entries.values)):
                 hot.dense.entries(field, segment)[:, -count:] = x[0]
             places = cold.positions(segment)[pick].tolist()
-            self.lent[segment].update(zip(places, pick.tolist(), strict=True))
+            self.loans.add(segment, places, pick.tolist())
 
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
@@ -272,20 +289,25 @@ class ColdTier:
         """Take the entries at some positions of a segment as lent, and no others."""
         positions = self.storage.positions(segment)
         numbers = torch.isin(positions, places.to(HOST)).nonzero().squeeze(1)
-        pairs = zip(positions[numbers].tolist(), numbers.tolist(), strict=True)
-        self.lent[segment] = dict(pairs)
+        self.loans.set(segment, zip(positions[numbers].tolist(), numbers.tolist(), strict=True))
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
-        before = self.storage
+        before, lent = self.storage, self.lent
         segments = [segment for sequence in index for segment in before.segments(sequence)]
-        self.storage = before.take(index)
-        self.lent = [dict(self.lent[segment]) for segment in segments]
+        self.storage, self.loans = before.take(index), Loans(len(segments))
+        for i, segment in enumerate(segments):
+            self.loans.set(i, lent[segment].items())
         before.release()
         if self.index is not None:
             table = self.index.table
             self.index.table = table.take(segments)
             table.release()
+
+    def trim(self) -> None:
+        """Return unused memory."""
+        if self.storage.scales is not None:
+            self.storage.scales.trim()
 
     def release(self) -> None:
         """Return all memory; the tier must not be used afterwards."""

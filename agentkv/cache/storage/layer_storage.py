@@ -25,6 +25,7 @@ from agentkv_kernels.layout import (
     KEYS,
     NORMS,
     POSITION,
+    TOLERATED_BLOCKS,
     TRACKED,
     VALUE_SCALES,
     VALUES,
@@ -33,6 +34,9 @@ from agentkv_kernels.layout import (
     LayerDescriptor,
     Layout,
 )
+
+SCALES_GROWTH = 1.0
+"""Unused share of the scales of a storage that grows (our choice)."""
 
 
 class LayerStorage(Addressed):
@@ -57,7 +61,12 @@ class LayerStorage(Addressed):
         num_segments = batch * layout.segments_per_sequence
         self.layout, self.num_segments, self.device = layout, num_segments, device
 
-        def table(fields: Sequence[Field], spare: int = BLOCK - 1) -> EntryTable:
+        def table(
+            fields: Sequence[Field],
+            spare: int = BLOCK - 1,
+            growth: float = growth,
+            tolerated: int = 0,
+        ) -> EntryTable:
             return EntryTable(
                 fields,
                 num_segments,
@@ -65,6 +74,7 @@ class LayerStorage(Addressed):
                 meter=meter,
                 spare=spare,
                 growth=growth,
+                tolerated=tolerated,
                 memory=memory,
             )
 
@@ -76,7 +86,10 @@ class LayerStorage(Addressed):
         if layout.codes:
             self.codes = table(layout.codes)
         if layout.scales:
-            self.scales = table(layout.scales, spare=0)
+            tolerated = TOLERATED_BLOCKS if layout.promotes and not growth else 0
+            # in a cold tier, blocks come with every eviction, and are merged now and then
+            own_growth = SCALES_GROWTH if growth else 0.0
+            self.scales = table(layout.scales, 0, own_growth, tolerated)
         self.queries: QueryWindow | None = None
         """Latest queries; None for a policy that reads none."""
         self.queries_of_chunks: QueryWindow | None = None

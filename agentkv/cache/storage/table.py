@@ -75,6 +75,8 @@ class EntryTable(Addressed):
         spare: unused entries that a segment gets whenever the table is laid out anew; at rest it
             has at most one more.
         growth: the same as a share of the segment's entries, where that is more.
+        tolerated: further unused entries at rest for each one in use, where `reserve_for` has made
+            room for them.
         memory: where the tensors are.
         meter: counts every byte taken and returned, temporary copies included.
     """
@@ -88,9 +90,11 @@ class EntryTable(Addressed):
         meter: Meter,
         spare: int = BLOCK - 1,
         growth: float = 0.0,
+        tolerated: int = 0,
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         self.fields, self.spare, self.meter = tuple(fields), spare, meter
+        self.tolerated = tolerated
         self.growth, self.memory = growth, memory
         self.num_segments = num_segments
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
@@ -184,6 +188,10 @@ class EntryTable(Addressed):
         """Return how many unused entries a segment of `count` entries gets."""
         return max(self.spare, int(self.growth * count))
 
+    def _most_unused(self, count: int) -> int:
+        """Return how many unused entries a segment of `count` entries has at rest, at most."""
+        return self._spare_of(count) + 1 + self.tolerated * count
+
     def _make_room(self, counts: Sequence[int]) -> bool:
         """Return whether the segments have capacity for `counts` entries, once those that they hold
         are moved to their fronts if need be."""
@@ -221,7 +229,7 @@ class EntryTable(Addressed):
         counts = self.counts
         both = zip(self.descriptor.column(CAPACITY), counts, strict=True)
         if any(
-            capacity - count > self._spare_of(count) + 1 or (capacity and not count)
+            capacity - count > self._most_unused(count) or (capacity and not count)
             for capacity, count in both
         ):
             capacities = [count + self._spare_of(count) // 2 if count else 0 for count in counts]
@@ -247,6 +255,7 @@ class EntryTable(Addressed):
             meter=self.meter,
             spare=self.spare,
             growth=self.growth,
+            tolerated=self.tolerated,
             memory=self.memory,
         )
         wanted = [counts[segment] for segment in segments]
@@ -292,7 +301,7 @@ class EntryTable(Addressed):
         if len(extents) != self.num_segments:
             raise ValueError(f"found {len(extents)} segments, expected {self.num_segments}")
         for start, count, capacity in extents:
-            most = count + self._spare_of(count) + 1 if count else 0
+            most = count + self._most_unused(count) if count else 0
             if min(start, count) < 0 or not start + count <= capacity <= most:
                 raise ValueError(
                     f"found entries {start} to {start + count} in a capacity of {capacity}, "
@@ -315,7 +324,7 @@ class EntryTable(Addressed):
         for start, count, capacity in self.extents:
             assert 0 <= start and 0 <= count and start + count <= capacity, "entries out of bounds"
             unused = capacity - count
-            assert unused <= self._spare_of(count) + 1, f"{unused} entries unused"
+            assert unused <= self._most_unused(count), f"{unused} entries unused"
         ends = [base + size for base, size in zip(column(BASE), column(CAPACITY), strict=True)]
         assert all(a == b for a, b in zip([0, *ends], column(BASE), strict=False)), (
             "segments overlap"

@@ -87,7 +87,7 @@ from agentkv_kernels.numba.linear import (
 )
 from agentkv_kernels.numba.numbers import widened
 from agentkv_kernels.numba.pieces import done, num_pieces_of, start_of, take, wait
-from agentkv_kernels.numba.second_pass import attend_again, choose, scan
+from agentkv_kernels.numba.second_pass import attend_again, choose, scan, settle_looked
 from agentkv_kernels.numba.step_arrays import constant, rows_at
 from agentkv_kernels.numba.turning import turn_heads
 
@@ -339,7 +339,8 @@ def attend_phase(step, decoder, weights, layer_idx, phase, like):
 def look_phases(step, decoder, weights, layer_idx, phase, like):
     """Attend in a layer with hot entries and the best cold ones; return the next phase.
 
-    One phase scores the entries, one chooses and one attends: heads of a segment share a choice.
+    One phase scores the entries, one chooses, one attends and one settles: heads of a segment share
+    a choice.
     """
     counters, heads, dim = step[COUNTERS], decoder[NUM_KV_HEADS], decoder[HEAD_SIZE]
     num_rows, q_heads = step[NUM_ROWS], heads * decoder[GROUP]
@@ -372,6 +373,13 @@ def look_phases(step, decoder, weights, layer_idx, phase, like):
     while piece < pieces:
         row, head = piece // heads, piece % heads
         attend_again(*own, row, head, factor, q[row], mixed[row])
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    phase += 1
+    piece = take(counters, phase)
+    while piece < pieces:
+        settle_looked(*own, piece // heads, piece % heads)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)

@@ -5,12 +5,24 @@ Shapes as in `layout`; T cold entries of a segment, D head size, G query heads p
 
 import numpy as np
 
-from agentkv_kernels.layout import COUNT, DTYPE, FLOAT16, FLOAT32, METADATA, NUM_HEADS
+from agentkv_kernels.layout import (
+    CODES,
+    COUNT,
+    DENSE,
+    DTYPE,
+    FLOAT16,
+    FLOAT32,
+    FORMAT,
+    INT8,
+    METADATA,
+    NUM_HEADS,
+)
 from agentkv_kernels.numba.addresses import extents_of, table_at
 from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two, softmax
 from agentkv_kernels.numba.attention import LOG2_E, LOWEST, attend, find_logits, runs_of
 from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.scan import CHUNK, code_logits
 
 f32, i32 = np.float32, np.int32
 
@@ -75,6 +87,13 @@ def log_sums(address, segment, factor, q, sinks, sums):
         log_sums_of_head(layer, segment, head, factor, q, sinks, sums)
 
 
+@compiled()
+def is_whole_in_int8(layer, segment, dim):
+    """Return whether `scan.code_logits` can serve all entries of a segment."""
+    is_int8 = layer[FORMAT] == INT8 and layer[CODES] != 0 and dim % CHUNK == 0
+    return is_int8 and extents_of(table_at(layer[DENSE]))[COUNT, segment] == 0
+
+
 @compiled(fastmath=FAST)
 def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, shares):
     """Do the work of `raise_to_largest_shares` for the queries of one head."""
@@ -82,7 +101,16 @@ def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, sha
     s, tops = np.empty((group, count), f32), np.empty(group, f32)
     for j in range(group):
         tops[j] = others[head * group + j] * LOG2_E
-    find_logits_of(layer, segment, head, factor, q, s, tops)
+    if is_whole_in_int8(layer, segment, q.shape[1]):
+        query, runs = np.empty((group, q.shape[1]), f32), np.empty((count, 3), i32)
+        for j in range(group):
+            for i in range(q.shape[1]):
+                query[j, i] = q[head * group + j, i] * f32(factor)
+        coded = coded_in(layer)
+        num_runs = runs_of(coded, segment, count, runs)[1]
+        code_logits(query, coded, segment, head, layer[NUM_HEADS], runs[:num_runs], s, tops)
+    else:
+        find_logits_of(layer, segment, head, factor, q, s, tops)
     for j in range(group):
         for i in range(hidden.shape[0]):
             s[j, hidden[i]] = LOWEST
@@ -130,28 +158,44 @@ def best_blocks(positions, scores, hidden, oldest, num_blocks, block):
         hidden: numbers of entries, int64.
     """
     num_entries = positions.shape[0]
-    is_free, last = np.empty(num_entries, np.bool_), i32(0)
-    for t in range(num_entries):
-        is_free[t] = positions[t] >= oldest
-        last = max(last, positions[t])
+    is_hidden, last = np.zeros(num_entries, np.bool_), i32(0)
     for i in range(hidden.shape[0]):
-        is_free[hidden[i]] = False
-    best = np.full(last // block + 1, f32(-1.0))
+        is_hidden[hidden[i]] = True
     for t in range(num_entries):
-        if is_free[t]:
-            best[positions[t] // block] = max(best[positions[t] // block], scores[t])
+        last = max(last, positions[t])
+    best, owners = np.full(last // block + 1, f32(-1.0)), np.empty(num_entries, np.int32)
+    own, first, size = np.int64(0), i32(0), i32(min(block, last + 1))
+    for t in range(num_entries):
+        if not 0 <= positions[t] - first < size:  # dividing takes long, and neighbors share a block
+            own = positions[t] // block
+            first = i32(own * block)
+        owners[t] = own
+        if positions[t] >= oldest and not is_hidden[t]:
+            best[own] = max(best[own], scores[t])
+    # the best ones in order; of equal ones the first stays before the others
+    order, num_chosen = np.empty(min(num_blocks, best.shape[0]) + 1, np.int64), 0
     is_chosen = np.zeros(best.shape[0], np.bool_)
-    order, num_chosen = np.argsort(-best, kind="mergesort"), 0
-    while num_chosen < min(num_blocks, order.shape[0]) and best[order[num_chosen]] >= f32(0.0):
-        is_chosen[order[num_chosen]] = True
-        num_chosen += 1
-    found, count = np.empty(num_chosen * block, np.int64), 0
+    for own in range(best.shape[0]):
+        is_full = num_chosen == order.shape[0] - 1
+        if best[own] < f32(0.0) or (is_full and best[own] <= best[order[num_chosen - 1]]):
+            continue
+        at = num_chosen
+        while at and best[order[at - 1]] < best[own]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = own
+        num_chosen += not is_full
+    for i in range(num_chosen):
+        is_chosen[order[i]] = True
+    found, count = np.empty(min(num_chosen * block, num_entries), np.int64), 0
+    is_sorted = True
     for t in range(num_entries):
-        if is_free[t] and is_chosen[positions[t] // block]:
+        if is_chosen[owners[t]] and positions[t] >= oldest and not is_hidden[t]:
+            is_sorted &= count == 0 or positions[found[count - 1]] < positions[t]
             found[count] = t
             count += 1
     found = found[:count]
-    return found[np.argsort(positions[found], kind="mergesort")]
+    return found if is_sorted else found[np.argsort(positions[found], kind="mergesort")]
 
 
 @compiled(nogil=True)

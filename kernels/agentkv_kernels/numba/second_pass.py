@@ -1,7 +1,8 @@
 """Numba: what a layer does for a token that looks back, head by head.
 
-`scan` scores the cold entries, `choose` takes the best blocks, and `attend_again` attends to them
-and to the hot ones. Each is called for every head, and for all heads before the next one.
+`scan` scores the cold entries, `choose` takes the best blocks, `attend_again` attends to them and
+to the hot ones, and `settle_looked` makes them hot. Each is called for every head, and for all
+heads before the next one.
 
 Shapes as in `decoder`: H key-value heads of a sequence, of which a segment has W; G query heads of
 each; D head size; T cold entries of a segment and N blocks.
@@ -14,16 +15,22 @@ from agentkv_kernels.decoder import (
     BLOCK_SIZE,
     COLD_TIERS,
     DIGESTS,
-    LENT,
-    LENT_STARTS,
+    FETCHED,
+    HOT_LOGITS,
+    LOANS,
     LOOK_NUMBERS,
     MOST_COLD,
+    MOST_HELD,
+    MOST_HOT,
     MOST_PICKED,
     NUM_BLOCKS,
+    NUM_RULES,
     OLDEST,
+    OUTCOMES,
     PICK_COUNTS,
     PICKED_POSITIONS,
     PICKS,
+    RULES,
     SEGMENTS,
     SHARES,
 )
@@ -40,39 +47,30 @@ from agentkv_kernels.layout import (
     HEAD_DIM,
     KEYS,
     METADATA,
-    NUM_FIELDS,
     NUM_HEADS,
     POSITION,
-    SIZE,
     VALUES,
 )
-from agentkv_kernels.layout import HEADS as FIELD_HEADS
-from agentkv_kernels.numba.addresses import (
-    entry_address,
-    extents_of,
-    field_of,
-    flat_entries,
-    move,
-    pointer,
-    table_at,
+from agentkv_kernels.numba.addresses import extents_of, flat_entries, pointer, table_at
+from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at, write_last
+from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
+from agentkv_kernels.numba.attention import (
+    LOG2_E,
+    LOWEST,
+    attend,
+    first_entry,
+    mix_coded,
+    runs_of,
 )
-from agentkv_kernels.numba.append_attend import (
-    coded_in,
-    dense_in,
-    layer_at,
-    write_entry,
-    write_last,
-)
-from agentkv_kernels.numba.arithmetic import FAST, scaled
-from agentkv_kernels.numba.attention import LOG2_E, attend, first_entry
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.look import (
     best_blocks,
-    log_sums_of_head,
+    find_logits_of,
     raise_to_shares,
     raise_to_shares_of_head,
 )
 from agentkv_kernels.numba.read import read_rows
+from agentkv_kernels.numba.settle import lent_in, num_lent_in, settle
 
 f32, i32 = np.float32, np.int32
 
@@ -91,10 +89,33 @@ def segment_of(numbers, layer_idx, num_rows, layer, row, head):
 
 
 @compiled()
-def lent_entries(numbers, at):
-    """Return the hidden entries of the segment whose first head is number `at` of all."""
-    starts = carray(pointer(numbers[LENT_STARTS]), (at + 2,), np.int64)
-    return carray(pointer(numbers[LENT]), (starts[at + 1],), np.int64)[starts[at] :]
+def lent_entries(numbers, layer_idx, segment):
+    """Return the numbers of a segment's lent entries in the cold tier, which are hidden."""
+    loans = carray(pointer(numbers[LOANS]), (layer_idx + 1,), np.int64)[layer_idx]
+    return lent_in(loans, segment)[1][: num_lent_in(loans, segment)[segment]]
+
+
+@compiled()
+def hot_logits_of(numbers, at, group, count):
+    """Return the work space for the logits of a head's queries and hot entries, (G, count).
+
+    Args:
+        at: number of the head among those of all sequences.
+    """
+    address = numbers[HOT_LOGITS] + 4 * at * group * numbers[MOST_HOT]
+    return carray(pointer(address), (group, count), np.float32)
+
+
+@compiled()
+def fetched_by(numbers, at, heads, dim):
+    """Return the work space for the keys and values that some heads fetch, (heads, 2, most, D).
+
+    Args:
+        at: number of the first one among those of all sequences.
+    """
+    most = numbers[MOST_PICKED]
+    address = numbers[FETCHED] + 8 * at * most * dim
+    return carray(pointer(address), (heads, 2, most, dim), np.float32)
 
 
 @compiled()
@@ -139,8 +160,13 @@ def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, 
     cold = layer_at(cold_address)
     digests = carray(pointer(numbers[DIGESTS]), (layer_idx + 1,), np.int64)[layer_idx]
     queries = q[first * group : (first + hot[NUM_HEADS]) * group]
-    others = np.empty(queries.shape[0], f32)
-    log_sums_of_head(hot, segment, own, factor, queries, np.empty(0, np.float32), others)
+    others, tops = np.empty(queries.shape[0], f32), np.empty(group, f32)
+    count = extents_of(table_at(hot[METADATA]))[COUNT, segment]
+    logits = hot_logits_of(numbers, row * heads + head, group, count)
+    tops[:] = LOWEST
+    find_logits_of(hot, segment, own, factor, queries, logits, tops)
+    for j in range(group):
+        others[own * group + j] = tops[j] / LOG2_E + np.log(sum_of_powers(logits, j, tops[j]))
     shares = shares_of(numbers, num_rows, heads)[row, head]
     if digests:
         table = table_at(digests)
@@ -152,7 +178,7 @@ def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, 
     else:
         shares = shares[: extents_of(table_at(cold[METADATA]))[COUNT, segment]]
         shares[:] = f32(0.0)
-        hidden = lent_entries(numbers, (layer_idx * num_rows + row) * heads + first)
+        hidden = lent_entries(numbers, layer_idx, segment)
         raise_to_shares_of_head(cold, segment, own, factor, queries, others, hidden, shares)
 
 
@@ -189,10 +215,19 @@ def raise_to_shares_of_blocks(table, segment, head, heads, factor, q, others, sh
         raise_to_shares(bounds, 0, others[j], top, shares)
 
 
+@compiled(fastmath=FAST)
+def sum_of_powers(s, j, top):
+    """Return the sum of 2 ** (s[j] - top)."""
+    total = f32(0.0)
+    for t in range(s.shape[1]):
+        total += power_of_two(s[j, t] - top)
+    return total
+
+
 @compiled()
 def choose(look, layer_idx, num_rows, heads, address, row, head):
-    """Choose the entries that a segment fetches, and count them among the hot ones; only for the
-    segment's first head. The arguments are those of `scan`."""
+    """Choose the entries that a segment fetches; only for the segment's first head. The arguments
+    are those of `scan`."""
     numbers, hot = numbers_at(look), layer_at(address)
     cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
     if not cold_address or head % hot[NUM_HEADS]:
@@ -216,7 +251,7 @@ def choose(look, layer_idx, num_rows, heads, address, row, head):
     found = best_blocks(
         positions,
         scores,
-        lent_entries(numbers, at * heads + head),
+        lent_entries(numbers, layer_idx, segment),
         carray(pointer(numbers[OLDEST]), (at + 1,), np.int64)[at],
         numbers[NUM_BLOCKS],
         numbers[BLOCK_SIZE],
@@ -226,17 +261,8 @@ def choose(look, layer_idx, num_rows, heads, address, row, head):
     places = carray(pointer(numbers[PICKED_POSITIONS]), shape, np.int64)[at * heads + head]
     counts = carray(pointer(numbers[PICK_COUNTS]), (shape[0],), np.int64)
     counts[at * heads + head] = found.shape[0]
-    hot_metadata = table_at(hot[METADATA])
-    count = extents_of(hot_metadata)[COUNT, segment]
     for k in range(found.shape[0]):
         picks[k], places[k] = found[k], positions[found[k]]
-        for field in range(metadata[NUM_FIELDS]):
-            size = field_of(metadata, field, SIZE)
-            for each in range(field_of(metadata, field, FIELD_HEADS) if size else 0):
-                target = entry_address(hot_metadata, field, segment, each, count + k)
-                move(target, entry_address(metadata, field, segment, each, found[k]), size)
-    extents_of(hot_metadata)[COUNT, segment] += found.shape[0]
-    extents_of(table_at(hot[DENSE]))[COUNT, segment] += found.shape[0]
 
 
 @compiled()
@@ -261,7 +287,7 @@ def shares_by_entry(table, segment, positions, block, shares):
 
 @compiled()
 def attend_again(look, layer_idx, num_rows, heads, address, row, head, factor, q, output):
-    """Write the keys and values that a head has fetched, and attend with all its hot entries.
+    """Read the keys and values that a head fetches, and attend to them and to the hot entries.
 
     Args:
         output: (H * G, D) float32, of the sequence.
@@ -278,51 +304,87 @@ def attend_again(look, layer_idx, num_rows, heads, address, row, head, factor, q
         attend_to_fetched(np.empty(1, np.uint16), *own)
 
 
-@compiled()
+@compiled(fastmath=FAST)
 def attend_to_fetched(like, look, layer_idx, num_rows, heads, hot, row, head, factor, q, output):
     """Do the work of `attend_again` for hot entries of the dtype of `like`."""
     numbers = numbers_at(look)
     segment = segment_of(numbers, layer_idx, num_rows, hot, row, head)
-    own = head % hot[NUM_HEADS]
-    first, group = head - own, q.shape[0] // heads
+    own, group, dim = head % hot[NUM_HEADS], q.shape[0] // heads, q.shape[1]
+    dense, coded = dense_in(hot, like), coded_in(hot)
     cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
-    at = (layer_idx * num_rows + row) * heads + first
-    if cold_address:
-        shape = (at + 1, numbers[MOST_PICKED])
-        count = carray(pointer(numbers[PICK_COUNTS]), (at + 1,), np.int64)[at]
-        picks = carray(pointer(numbers[PICKS]), shape, np.int64)[at, :count]
-        cold = layer_at(cold_address)
-        for field in (KEYS, VALUES):
-            fetch(cold, hot, like, field, segment, own, picks)
-    few = slice(first * group, (first + hot[NUM_HEADS]) * group)
-    attend(
-        segment,
-        own,
-        own + 1,
-        hot[NUM_HEADS],
-        q[few],
-        f32(factor),
-        np.empty(0, np.float32),
-        extents_of(table_at(hot[METADATA]))[COUNT, segment],
-        dense_in(hot, like),
-        coded_in(hot),
-        output[few],
-        np.empty(0, np.float32),
+    if not cold_address:
+        first = (head - own) * group
+        few = slice(first, first + hot[NUM_HEADS] * group)
+        count = extents_of(table_at(hot[METADATA]))[COUNT, segment]
+        nothing = np.empty(0, np.float32)
+        unit = (segment, own, own + 1, hot[NUM_HEADS], q[few], f32(factor), nothing, count)
+        attend(*unit, dense, coded, output[few], nothing)
+        return
+    picks = picks_of(numbers, (layer_idx * num_rows + row) * heads + head - own)[0]
+    fetched = fetched_by(numbers, row * heads + head, 1, dim)[0]
+    keys, values = fetched[KEYS], fetched[VALUES]
+    for field, x in ((KEYS, keys), (VALUES, values)):
+        read_rows(layer_at(cold_address), like, field, segment, own, picks, x)
+
+    num_hot = extents_of(table_at(hot[METADATA]))[COUNT, segment]
+    count = num_hot + picks.shape[0]
+    known = hot_logits_of(numbers, row * heads + head, group, num_hot)
+    s, query, tops = (
+        np.empty((group, count), f32),
+        np.empty((group, dim), f32),
+        np.empty(group, f32),
     )
+    out = np.zeros((group, dim), f32)
+    for j in range(group):
+        tops[j] = LOWEST
+        for t in range(num_hot):
+            s[j, t] = known[j, t]
+            tops[j] = max(tops[j], known[j, t])
+        for i in range(dim):
+            query[j, i] = q[head * group + j, i] * f32(factor)
+    logits(query, keys, 0, s, num_hot, count, tops)
+    for j in range(group):
+        share = f32(1.0) / softmax(s, j, count, tops[j])
+        for t in range(count):
+            s[j, t] *= share
+    runs = np.empty((num_hot, 3), i32)
+    num_coded, num_runs = runs_of(coded, segment, num_hot, runs)
+    if num_coded:
+        mix_coded(s, coded, segment, own, hot[NUM_HEADS], runs[:num_coded], out)
+    first = first_entry(dense.extents, segment, own, hot[NUM_HEADS])
+    first_dense = np.int64(coded.extents[COUNT, segment])
+    mix(s, first_dense, num_hot, dense.values, first, out)
+    mix(s, num_hot, count, values, 0, out)
+    output[head * group : (head + 1) * group] = out
 
 
 @compiled()
-def fetch(cold, hot, like, field, segment, head, picks):
-    """Write the keys or values of some cold entries of a head to the last hot ones.
+def picks_of(numbers, at):
+    """Return the numbers of the entries that a segment fetches, and their positions, (n,) int64.
 
     Args:
-        cold, hot: numbers of layer descriptors.
-        like: array of the type that stands for the dtype of dense entries.
-        field: `KEYS` or `VALUES`.
-        picks: (n,) int64.
+        at: number of the segment's first head among those of all sequences and layers.
     """
-    x, target = np.empty((picks.shape[0], hot[HEAD_DIM]), f32), table_at(hot[DENSE])
-    read_rows(cold, like, field, segment, head, picks, x)
-    end = extents_of(target)[COUNT, segment] - picks.shape[0]
-    for k in range(picks.shape[0]):
-        write_entry(target, field, segment, head, end + k, x[k], like)
+    shape = (at + 1, numbers[MOST_PICKED])
+    count = carray(pointer(numbers[PICK_COUNTS]), (at + 1,), np.int64)[at]
+    picks = carray(pointer(numbers[PICKS]), shape, np.int64)[at, :count]
+    return picks, carray(pointer(numbers[PICKED_POSITIONS]), shape, np.int64)[at, :count]
+
+
+@compiled()
+def settle_looked(look, layer_idx, num_rows, heads, address, row, head):
+    """Settle the segment whose first head this is, if it has a rule. The arguments are those of
+    `scan`."""
+    numbers, hot = numbers_at(look), layer_at(address)
+    cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
+    at = layer_idx * num_rows + row
+    rule = carray(pointer(numbers[RULES]), (at + 1, NUM_RULES), np.int64)[at]
+    if not cold_address or head % hot[NUM_HEADS] or rule[MOST_HELD] < 0:
+        return
+    picks, places = picks_of(numbers, at * heads + head)
+    fetched = fetched_by(numbers, row * heads + head, hot[NUM_HEADS], hot[HEAD_DIM])
+    loans = carray(pointer(numbers[LOANS]), (layer_idx + 1,), np.int64)[layer_idx]
+    segment = segment_of(numbers, layer_idx, num_rows, hot, row, head)
+    outcomes = carray(pointer(numbers[OUTCOMES]), (at + 1,), np.int64)
+    own = (layer_at(cold_address), loans, segment, rule, picks, places, fetched)
+    outcomes[at] = settle(hot, *own)
