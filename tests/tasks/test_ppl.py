@@ -153,7 +153,7 @@ def call(*arguments: str) -> Result:
         (["--seen", "40000"], "32768 positions of nano"),
         (["--seen", "9000"], "tokens for this model"),
         (["--entries", "8", "--policies", "full,window,snapkv"], "too small"),
-        (["--sweep", "schedule=prefill"], "window schedule=prefill: a budget in bytes needs"),
+        (["--sweep", "interval=3"], "window interval=3: a budget in bytes needs"),
         (["--text", "nowhere.txt"], "--text nowhere.txt is not a file"),
         (["--seen", "1000", "--samples", "40"], "do not overlap; 4 fit. Give --samples 4,"),
         (["--offset", "1000000"], "--offset 1000000: --text"),
