@@ -149,7 +149,7 @@ def preset(
 
 
 PRESET = "paper:"
-"""What the names of presets begin with."""
+"""The names of presets begin with this."""
 
 
 def _unchanged(base: Policy) -> Policy:

@@ -162,17 +162,21 @@ counts, (L, B, H) int64. Addresses of the rules that segments are settled by, (L
 int64, and of what came of it, (L, B) int64."""
 
 MOST_HELD, TARGET, FIRST_TO_GO, RECENT, NUM_RULES = range(5)
-"""How a segment is settled once its token has looked, for segments of all heads of a layer: with
-more than so many hot entries, those that were fetched included, it evicts down to the target, from
-this entry on; -1: fetched entries are left to the caller. Then it quantizes all but so many dense
-entries, in blocks of 64; -1: none."""
+"""The rule for settling a segment after a look; the segment has all heads of its layer.
+
+A segment with more than `MOST_HELD` hot entries, fetched ones included, evicts down to `TARGET`,
+from entry `FIRST_TO_GO` on. A `MOST_HELD` of -1 leaves fetched entries to the caller. Then the
+segment quantizes all but `RECENT` dense entries, in blocks of 64; -1: none."""
 
 SETTLED, HAS_EVICTED, IS_LOOSE = 1, 2, 4
-"""Outcome of settling a segment, added up: whether it is settled, which lack of capacity prevents;
-whether entries were evicted; whether a table of the layer has unused capacity to return."""
+"""What settling a segment did, added up: the segment is settled, which lack of capacity prevents;
+entries were evicted; a table of the layer has unused capacity to return."""
 
-PHASES_PER_LAYER = 11
-"""Phases of a layer at most: q, k and v; their norm over all heads; attention, four for a look;
+LOOK_PHASES = 4
+"""Phases of a layer's attention in a second pass: scoring, choosing, attending, settling."""
+
+PHASES_PER_LAYER = 7 + LOOK_PHASES
+"""Phases of a layer at most: q, k and v; their norm over all heads; attention or a look;
 output projection and its norm; gate and up; down and its norm. The projection to logits is one more
 phase."""
 

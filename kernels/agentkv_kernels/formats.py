@@ -82,8 +82,42 @@ class Format(Protocol):
         ...
 
 
+class _InBlocks:
+    """Base of the formats with integers -127..127, whose scales belong to a block of 64 entries,
+    head and channel."""
+
+    __slots__ = ()
+    by_block: ClassVar[bool] = True
+    code_dtype: ClassVar[torch.dtype] = torch.int8
+
+    def code_size(self, head_dim: int) -> int:
+        return head_dim
+
+    def scale_size(self, head_dim: int) -> int:
+        return head_dim
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        num_heads, num_entries, head_dim = x.shape
+        blocks = _in_blocks(x.to(torch.float32), 0.0)
+        scales = self._scales(blocks.abs().amax(dim=2))
+        codes = (blocks / self._widened(scales).unsqueeze(2)).round_().clamp_(-127, 127)
+        flat = codes.to(torch.int8).view(num_heads, blocks.shape[1] * BLOCK, head_dim)
+        return flat[:, :num_entries], scales
+
+    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
+        return _by_block(codes, self._widened(scales), block_ids)
+
+    def _scales(self, largest: Tensor) -> Tensor:
+        """Return the scales of blocks, given the largest |x| of each, float32."""
+        raise NotImplementedError
+
+    def _widened(self, scales: Tensor) -> Tensor:
+        """Return the factors of the codes, float32."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Int8:
+class Int8(_InBlocks):
     """Integers -127..127 times a power of two per block of 64 entries, head and channel.
 
     Costs D bytes per entry and head, and D per block: D + D / 64. The exponent is the smallest e
@@ -95,31 +129,18 @@ class Int8:
     """
 
     name: ClassVar[str] = "int8"
-    by_block: ClassVar[bool] = True
-    code_dtype: ClassVar[torch.dtype] = torch.int8
     scale_dtype: ClassVar[torch.dtype] = torch.int8
 
-    def code_size(self, head_dim: int) -> int:
-        return head_dim
-
-    def scale_size(self, head_dim: int) -> int:
-        return head_dim
-
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        num_heads, num_entries, head_dim = x.shape
-        blocks = _in_blocks(x.to(torch.float32), 0.0)
+    def _scales(self, largest: Tensor) -> Tensor:
         # 127 = 0.9921875 * 2**7
-        exponents = _smallest_exponent(blocks.abs().amax(dim=2), 0.9921875, 7, MAX_EXPONENT)
-        codes = (blocks / powers(exponents).unsqueeze(2)).round_().clamp_(-127, 127)
-        flat = codes.to(torch.int8).view(num_heads, blocks.shape[1] * BLOCK, head_dim)
-        return flat[:, :num_entries], exponents
+        return _smallest_exponent(largest, 0.9921875, 7, MAX_EXPONENT)
 
-    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
-        return _by_block(codes, powers(scales), block_ids)
+    def _widened(self, scales: Tensor) -> Tensor:
+        return powers(scales)
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Max:
+class Int8Max(_InBlocks):
     """Integers -127..127 times max |x| / 127 per block of 64 entries, head and channel.
 
     Costs D bytes per entry and head, and 2 D per block: D + D / 32. The scale is in bfloat16 (our
@@ -134,26 +155,14 @@ class Int8Max:
     """
 
     name: ClassVar[str] = "int8-max"
-    by_block: ClassVar[bool] = True
-    code_dtype: ClassVar[torch.dtype] = torch.int8
     scale_dtype: ClassVar[torch.dtype] = torch.bfloat16
 
-    def code_size(self, head_dim: int) -> int:
-        return head_dim
+    def _scales(self, largest: Tensor) -> Tensor:
+        least = torch.finfo(torch.bfloat16).tiny
+        return (largest / 127).clamp_min_(least).to(torch.bfloat16)
 
-    def scale_size(self, head_dim: int) -> int:
-        return head_dim
-
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        num_heads, num_entries, head_dim = x.shape
-        blocks, limits = _in_blocks(x.to(torch.float32), 0.0), torch.finfo(torch.bfloat16)
-        scales = (blocks.abs().amax(dim=2) / 127).clamp_min_(limits.tiny).to(torch.bfloat16)
-        codes = (blocks / scales.to(torch.float32).unsqueeze(2)).round_().clamp_(-127, 127)
-        flat = codes.to(torch.int8).view(num_heads, blocks.shape[1] * BLOCK, head_dim)
-        return flat[:, :num_entries], scales
-
-    def decode(self, codes: Tensor, scales: Tensor, block_ids: Tensor | None) -> Tensor:
-        return _by_block(codes, scales.to(torch.float32), block_ids)
+    def _widened(self, scales: Tensor) -> Tensor:
+        return scales.to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +175,7 @@ class Fp8:
     entries are off by 2.65%.
 
     Source: ARKV, whose scale is the entry's largest |x| over 448. A power of two, and one per head,
-        are
-    our choice: dividing by it is exact, so encoding stored entries again changes nothing.
+    are our choice: dividing by it is exact, so encoding stored entries again changes nothing.
     """
 
     name: ClassVar[str] = "fp8"

@@ -39,14 +39,14 @@ class RoundingRow:
     field: str
     """"keys" or "values"."""
     stored: float
-    """Of entries that are stored once and stay."""
+    """Error of entries that are stored once and stay."""
     random: float | None
-    """Of the `KEPT` entries that are left after all tokens, if random ones are evicted; None where
+    """Error of the `KEPT` entries that remain after all tokens, if evictions are random; None where
     each entry has its own scales."""
     fixed: float | None
-    """The same if every entry has a fixed random worth, so that some stay for long."""
+    """The same error if every entry has a fixed random worth, so that some stay for long."""
     num_merges: int
-    """Merges of blocks on the way, in each layer."""
+    """How often each layer merged its blocks meanwhile."""
 
 
 def rows(keys_values: Sequence[tuple[Tensor, Tensor]]) -> Iterator[RoundingRow]:

@@ -174,15 +174,19 @@ def test_int8_entries_take_their_block_id_along_when_gathered(x, data):
     assert torch.equal(gathered, INT8.decode(codes, exponents, ids)[:, index])
 
 
+def some_of(form, x, share, seed):
+    """Codes, scales and block ids of a share of the rows."""
+    codes, scales = form.encode(x)
+    kept = torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) < share
+    kept[0] = True
+    return codes[:, kept], scales, ids_of(x)[kept]
+
+
 @given(rows(min_rows=1, max_rows=400), st.floats(0.05, 1.0), st.integers(0, 1000))
 def test_merging_keeps_the_integers_of_entries_whose_scale_stays_and_shifts_others_once(
     x, share, seed
 ):
-    codes, exponents = INT8.encode(x)
-    ids = ids_of(x)
-    kept = torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) < share
-    kept[0] = True
-    codes, ids = codes[:, kept], ids[kept]
+    codes, exponents, ids = some_of(INT8, x, share, seed)
     merged, new_exponents, new_ids = merge(codes, exponents, ids)
     assert new_exponents.shape[1] == math.ceil(codes.shape[1] / 64)
     before, after = exponents[:, ids].int(), new_exponents[:, new_ids].int()
@@ -198,11 +202,7 @@ def test_merging_keeps_the_integers_of_entries_whose_scale_stays_and_shifts_othe
 
 @given(rows(min_rows=1, max_rows=400), st.floats(0.05, 1.0), st.integers(0, 1000))
 def test_merging_scales_of_any_size_rounds_what_gets_a_larger_one(x, share, seed):
-    codes, scales = INT8_MAX.encode(x)
-    ids = ids_of(x)
-    kept = torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) < share
-    kept[0] = True
-    codes, ids = codes[:, kept], ids[kept]
+    codes, scales, ids = some_of(INT8_MAX, x, share, seed)
     merged, new_scales, new_ids = merge(codes, scales, ids)
     assert new_scales.shape[1] == math.ceil(codes.shape[1] / 64)
     before, after = scales[:, ids].double(), new_scales[:, new_ids].double()

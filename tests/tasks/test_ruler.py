@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from agentkv.dialog.prompt import PlainTemplate
@@ -26,6 +26,7 @@ from agentkv_tasks.bench.ruler.rows import RulerRow
 from agentkv_tasks.bench.ruler.table import deciding, mean_scores
 from agentkv_tasks.bench.ruler.tasks import TASKS, Case, Draw, Question
 from agentkv_tasks.cli.app import cli
+from tests.tasks.tiny_folder import save_model
 
 
 def drawn(task: str, *, size: int = 200, number: int = 0, is_long: bool = False) -> Case:
@@ -198,21 +199,7 @@ def test_every_sample_has_its_own_part_of_a_text(template: PlainTemplate, text: 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = AutoTokenizer.from_pretrained(NANO)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1200,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_model(tmp_path_factory.mktemp("models") / "tiny", is_chat=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Annotated
 
+from agentkv.policies.adjusted import BySpan
 from agentkv.policies.allocators import Shared
 from agentkv.policies.declare import named
 from agentkv.policies.gates import Fixed
 from agentkv.policies.named.stored import Recent, with_older
 from agentkv.policies.parameters import Help
 from agentkv.policies.policy import Policy
-from agentkv.policies.scorers import Age, BySpan
+from agentkv.policies.scorers import Age
 from agentkv.policies.selectors import TopK
 
 LeftFactor = Annotated[

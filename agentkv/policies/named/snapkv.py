@@ -4,6 +4,7 @@ based on it, and TOVA. Budgets include what is protected."""
 from dataclasses import replace
 from typing import Annotated, Literal
 
+from agentkv.policies.adjusted import ByPhase, BySpan
 from agentkv.policies.allocators import Adaptive, Pyramid
 from agentkv.policies.declare import named
 from agentkv.policies.gates import Fixed
@@ -12,7 +13,7 @@ from agentkv.policies.named.newest import window as newest
 from agentkv.policies.parameters import Help
 from agentkv.policies.policy import Policy
 from agentkv.policies.pool import Pool
-from agentkv.policies.scorers import ByPhase, BySpan, WindowMean
+from agentkv.policies.scorers import WindowMean
 from agentkv.policies.selectors import TopK, TwoStage
 
 Window = Annotated[

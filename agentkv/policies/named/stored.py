@@ -40,8 +40,8 @@ def int8(base: Policy, *, recent: Recent = 64, sure: Sure = None) -> Policy:
 def int8_max(base: Policy, *, recent: Recent = 64, sure: Sure = None) -> Policy:
     """`int8` with the scale max / 127, for comparisons.
 
-    Its error is smaller than that of `int8`, whose scales are powers of two, as long as nothing is
-    evicted. Compiled kernels do not read it, so it is slow.
+    It rounds less than `int8`, whose scales are powers of two. Evictions add to the error, because
+    merged blocks are rounded anew. Compiled kernels do not read this format, so it is slow.
 
     Source: the storage of CONF-KV (arXiv 2605.24786) without its eviction.
     """

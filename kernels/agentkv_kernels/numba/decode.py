@@ -44,6 +44,7 @@ from agentkv_kernels.decoder import (
     LAYERS,
     LOGITS,
     LOOK,
+    LOOK_PHASES,
     MASSES,
     MIXED,
     MLP_NORM,
@@ -353,37 +354,24 @@ def look_phases(step, decoder, weights, layer_idx, phase, like):
     hot = carray(pointer(step[LAYER_DESCRIPTORS]), (layer_idx + 1,), np.int64)[layer_idx]
     own = (step[LOOK], layer_idx, num_rows, heads, hot)
     pieces = num_rows * heads
-    piece = take(counters, phase)
-    while piece < pieces:
-        row, head = piece // heads, piece % heads
-        turn_heads(step, decoder, weights, row, 0, head, head + 1, q[row], keys[row], like)
-        scan(*own, row, head, factor, q[row], keys[row], values[row])
-        done(counters, phase)
+    for part in range(LOOK_PHASES):
         piece = take(counters, phase)
-    wait(counters, phase, pieces)
-    phase += 1
-    piece = take(counters, phase)
-    while piece < pieces:
-        choose(*own, piece // heads, piece % heads)
-        done(counters, phase)
-        piece = take(counters, phase)
-    wait(counters, phase, pieces)
-    phase += 1
-    piece = take(counters, phase)
-    while piece < pieces:
-        row, head = piece // heads, piece % heads
-        attend_again(*own, row, head, factor, q[row], mixed[row])
-        done(counters, phase)
-        piece = take(counters, phase)
-    wait(counters, phase, pieces)
-    phase += 1
-    piece = take(counters, phase)
-    while piece < pieces:
-        settle_looked(*own, piece // heads, piece % heads)
-        done(counters, phase)
-        piece = take(counters, phase)
-    wait(counters, phase, pieces)
-    return phase + 1
+        while piece < pieces:
+            row, head = piece // heads, piece % heads
+            if part == 0:
+                turn_heads(step, decoder, weights, row, 0, head, head + 1, q[row], keys[row], like)
+                scan(*own, row, head, factor, q[row], keys[row], values[row])
+            elif part == 1:
+                choose(*own, row, head)
+            elif part == 2:
+                attend_again(*own, row, head, factor, q[row], mixed[row])
+            else:
+                settle_looked(*own, row, head)
+            done(counters, phase)
+            piece = take(counters, phase)
+        wait(counters, phase, pieces)
+        phase += 1
+    return phase
 
 
 @compiled(nogil=True)

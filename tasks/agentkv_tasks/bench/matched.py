@@ -1,17 +1,52 @@
-"""Equal bytes for all policies of a measurement."""
+"""The policies of a measurement, and equal bytes for them."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentkv.build import check_language_model, make_acting, make_policy, resolved_parameters
 from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
 from agentkv.policies.registry import policy
 from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
-    from agentkv.models.local import LocalModel
+    from agentkv.models.local import ActingModel, LocalModel
+
+
+def check_policies(settings: RunSettings, entries: int | None) -> list[str]:
+    """Check the policies without loading a model; return their names in rows.
+
+    Args:
+        entries: as in `with_window_bytes`.
+
+    Raises:
+        ValueError: no language model, a wrong policy or parameter, or a budget that a policy cannot
+            keep. Budgets of `entries` depend on the model, and are checked later.
+    """
+    check_language_model(settings)
+    for chosen in settings.policies:
+        if entries is None:
+            resolved_parameters(settings, chosen)
+        else:
+            make_policy(chosen)
+    return [chosen.row_name for chosen in settings.policies]
+
+
+def acting_models(
+    settings: RunSettings, local: "LocalModel"
+) -> tuple[dict[str, "ActingModel"], dict[str, Any]]:
+    """Return a model under each policy, and each policy's parameters, by the names in rows.
+
+    Raises:
+        ValueError: a budget that a policy does not fit into.
+    """
+    chosen = {each.row_name: each for each in settings.policies}
+    acting = {
+        name: make_acting(settings, policy=each, model=local) for name, each in chosen.items()
+    }
+    return acting, {name: resolved_parameters(settings, each) for name, each in chosen.items()}
 
 
 def window_bytes(entries: int, settings: RunSettings, local: "LocalModel") -> int:

@@ -6,14 +6,13 @@ import math
 import pytest
 import torch
 
+from agentkv.policies.adjusted import ByPhase, BySpan
 from agentkv.policies.entries import PolicyError, Span
 from agentkv.policies.pool import pooled
 from agentkv.policies.scorers import (
     Age,
     AttentionAndRecency,
     AttentionAndRedundancy,
-    ByPhase,
-    BySpan,
     Function,
     HeavyHitters,
     KeyDifference,

@@ -14,11 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import (
-    check_language_model,
     load_run_model,
     make_acting,
-    make_policy,
-    resolved_parameters,
 )
 from agentkv.models.find import weights_digest
 from agentkv.policies.entries import PolicyError
@@ -26,7 +23,12 @@ from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import window_bytes, with_window_bytes
+from agentkv_tasks.bench.matched import (
+    acting_models,
+    check_policies,
+    window_bytes,
+    with_window_bytes,
+)
 from agentkv_tasks.bench.needle.attempt import attempt_fields, find_needle, pages_digest
 from agentkv_tasks.bench.needle.kinds import Kind, One
 from agentkv_tasks.bench.needle.maps import heat_maps
@@ -90,13 +92,7 @@ def check(bench: NeedleBench) -> None:
         ValueError: an option is wrong; the message names valid values.
     """
     settings = bench.settings
-    check_language_model(settings)
-    for policy in settings.policies:
-        if bench.entries is None:
-            resolved_parameters(settings, policy)
-        else:
-            make_policy(policy)  # the budget depends on the model
-    labels = [policy.row_name for policy in settings.policies]
+    labels = check_policies(settings, bench.entries)
     if bench.against not in labels:
         raise BenchError(f"--against {bench.against} is not among --policies {','.join(labels)}")
     require_positive("--lengths", bench.lengths)
@@ -132,15 +128,8 @@ def run_bench(bench: NeedleBench, console: Console) -> list[NeedleRow]:
             local = replace(local, template=in_words)
         _check_lengths(bench, local)
         bench = replace(bench, settings=with_window_bytes(bench.settings, local, bench.entries))
-        policies = bench.settings.policies
-        acting = {
-            chosen.row_name: make_acting(bench.settings, policy=chosen, model=local)
-            for chosen in policies
-        }
+        acting, parameters = acting_models(bench.settings, local)
         _check_openings(bench, acting)
-        parameters = {
-            chosen.row_name: resolved_parameters(bench.settings, chosen) for chosen in policies
-        }
         alike = _alike(bench, local)
         file.require_same(
             lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}

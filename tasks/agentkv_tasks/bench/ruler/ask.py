@@ -45,13 +45,13 @@ class Asked:
 
 
 class Reader:
-    """Reads one case with a cache of its own.
+    """Reads the context of one case into an empty cache, and asks its questions.
 
     The spans of the cache have an agent's labels: `goal`, `page 0` for the context, `goal 1` for
     the first question, `reply 0`, and so on.
 
     Args:
-        cache: an empty cache; mutated.
+        cache: empty; mutated.
     """
 
     def __init__(self, model: Any, template: Template, cache: Cache, prompt: Prompt) -> None:

@@ -16,17 +16,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import (
-    check_language_model,
     load_run_model,
-    make_acting,
-    make_policy,
-    resolved_parameters,
 )
 from agentkv.models.find import weights_digest
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import with_window_bytes
+from agentkv_tasks.bench.matched import acting_models, check_policies, with_window_bytes
 from agentkv_tasks.bench.needle.words import words_template
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.ruler.ask import Asked, Reader
@@ -75,13 +71,7 @@ def check(bench: RulerBench) -> None:
         ValueError: an option is wrong; the message names valid values.
     """
     settings = bench.settings
-    check_language_model(settings)
-    for policy in settings.policies:
-        if bench.entries is None:
-            resolved_parameters(settings, policy)
-        else:
-            make_policy(policy)  # the budget depends on the model
-    labels = [policy.row_name for policy in settings.policies]
+    labels = check_policies(settings, bench.entries)
     if FULL not in labels:
         raise BenchError(
             f"--policies {','.join(labels)} lacks full, whose score says which tasks the model can "
@@ -111,13 +101,7 @@ def run_bench(bench: RulerBench, console: Console) -> list[RulerRow]:
         assert local is not None, "scripts are refused by `check`"
         cases = _Cases(bench, local)
         settings = with_window_bytes(bench.settings, local, bench.entries)
-        acting = {
-            chosen.row_name: make_acting(settings, policy=chosen, model=local)
-            for chosen in settings.policies
-        }
-        parameters = {
-            chosen.row_name: resolved_parameters(settings, chosen) for chosen in settings.policies
-        }
+        acting, parameters = acting_models(settings, local)
         alike = _alike(bench, local)
         file.require_same(
             lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
