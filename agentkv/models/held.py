@@ -14,9 +14,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from agentkv.cache.cache import Cache
 from agentkv.dialog.prompt import EncodedText, Template
-from agentkv.models.turn import Numbers, StreamTurn
+from agentkv.models.stream import Numbers, StreamTurn, TokenStream
 
 WHOLE = 4
 """Level of a piece with all its entries."""
@@ -98,23 +97,18 @@ class HeldSpans:
         self._pieces[number] = (first + torch.tensor(pieces)).clamp_max(len(turn.shown))
         return tuple(ends)
 
-    def changes(
-        self, cache: Cache, turns: Sequence[StreamTurn], *, is_rebuilt: bool
-    ) -> dict[str, str]:
+    def changes(self, stream: TokenStream) -> dict[str, str]:
         """Return the levels of the spans whose levels have changed since the last call, by label.
 
-        Args:
-            turns: the turns of the conversation so far.
-            is_rebuilt: whether every turn begins with a new cache, which never reads what is
-                forgotten.
+        The cache of a stream that is rebuilt never reads what is forgotten.
         """
         places: dict[str, Tensor] = {}
-        for number, turn in enumerate(turns):
+        for number, turn in enumerate(stream.turns):
             shown, reply = turn.shown, turn.reply
             pieces = self._pieces.get(number)
             if pieces is None:
                 pieces = torch.tensor([(0, len(shown))])
-            if is_rebuilt and turn.is_forgotten:
+            if stream.is_rebuilt and turn.is_forgotten:
                 shown, reply = turn.left, turn.left_reply
                 pieces = pieces.clamp_max(turn.body[0])
             places[f"page {number}"] = pieces + turn.start
@@ -123,8 +117,8 @@ class HeldSpans:
             if turn.goal:
                 goal = (turn.start - len(turn.goal), turn.start)
                 places[f"goal {number}"] = torch.tensor([goal])
-        places["goal"] = torch.tensor([(0, turns[0].start - len(turns[0].goal))])
-        counts, num_all = cache.num_holders()
+        places["goal"] = torch.tensor([(0, stream.turns[0].start - len(stream.turns[0].goal))])
+        counts, num_all = stream.cache.num_holders()
         changed = {}
         for label, levels in zip(places, _levels(counts, num_all, places.values()), strict=True):
             if levels != self._levels.get(label, str(WHOLE) * len(levels)):

@@ -4,7 +4,6 @@ import base64
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from agentkv.dialog.schema.prepared import PreparedSchema, rule_of
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.held import HeldSpans, token_ends
-from agentkv.models.model import BrokenConversation, CacheUse, Cancelled, OutOfMemory, Reply
+from agentkv.models.model import BrokenConversation, Cancelled, OutOfMemory, Reply
 from agentkv.models.rules import FreeRule, GrammarRule, Rule, TextRule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
@@ -35,7 +34,7 @@ from agentkv.models.saved import (
     new_cache_name,
     save,
 )
-from agentkv.models.turn import StreamTurn, common_start
+from agentkv.models.stream import StreamTurn, TokenStream, common_start
 from agentkv.policies.registry import policy as named_policy
 from agentkv.progress import Listener
 from agentkv.settings import ActingSettings, ModelSettings, PageSettings
@@ -236,23 +235,20 @@ class PendingReply:
 
 
 class LocalConversation:
-    """One episode, or several in a row: a stream of ids, and the cache that reads it.
-
-    The cache has spans with the labels `goal`, `page 0`, `reply 0`, `page 1` and so on; a further
-    goal that precedes page 3 is `goal 3`. The first goal stays pinned, and the instructions with
-    it; of the further ones, the latest is. Callers may inspect `cache` (kept positions, bytes) but
-    must not change it. A model that rebuilds its prompt has another cache in every turn.
-    """
+    """One episode, or several in a row: goals, pages, questions, and a model's replies to them."""
 
     def __init__(self, acting: ActingModel, goal: str, seed: int = 0) -> None:
         self._acting = acting
         self._local = acting.local
         self._first_goal = self._goal = _encodable(goal)
         self._nonce = nonce_of(self._first_goal, seed)
-        self._turns: list[StreamTurn] = []
-        self._earlier = CacheUse()
-        """Use of the caches before the present one."""
-        self._begin_cache()
+        self._stream = TokenStream(
+            acting.new_cache,
+            acting.template.opening(self._first_goal, self._nonce),
+            acting.template.separator,
+            pins=acting.settings.pins,
+            is_rebuilt=acting.pages.rebuild,
+        )
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.settings.temperature, random)
         self._held = HeldSpans()
@@ -267,9 +263,18 @@ class LocalConversation:
         """True once an error has ended a reply in its middle."""
 
     @property
+    def cache(self) -> Cache:
+        """The cache of the present turn, to be inspected (kept positions, bytes) but not changed.
+
+        `TokenStream` describes its spans. A model that rebuilds its prompt has another cache in
+        every turn.
+        """
+        return self._stream.cache
+
+    @property
     def num_turns(self) -> int:
         """Number of turns so far, those without a whole reply included."""
-        return len(self._turns)
+        return len(self._stream.turns)
 
     def _require_whole(self) -> None:
         if self._is_broken:
@@ -277,39 +282,6 @@ class LocalConversation:
                 "an error or an interruption ended a reply in its middle, so that the cache and "
                 "the conversation differ; begin another one, or load a saved one"
             )
-
-    def _begin_cache(self) -> None:
-        """Begin with an empty cache, which has to read the goal and all turns so far."""
-        self.cache = self._acting.new_cache()
-        self._pending = self._acting.template.opening(self._first_goal, self._nonce)
-        """Ids of the stream that the cache has not read."""
-        self.cache.label("goal", len(self._pending), pinned=self._acting.settings.pins)
-        for number, turn in enumerate(self._turns):
-            self._append(number, turn)
-
-    def _append(self, number: int, turn: StreamTurn) -> None:
-        """Put a turn behind what the cache has to read, and label it."""
-        if turn.goal:
-            self._unpin_goal_before(number)
-            start = self.cache.seen + len(self._pending)
-            label, pinned = f"goal {number}", self._acting.settings.pins
-            self.cache.label(label, len(turn.goal), start=start, pinned=pinned)
-            self._pending += turn.goal
-        turn.start = self.cache.seen + len(self._pending)
-        self.cache.label(f"page {number}", len(turn.left), start=turn.start)
-        self.cache.label(f"reply {number}")
-        self._pending += [*turn.left, *turn.left_reply]
-
-    def _unpin_goal_before(self, number: int) -> None:
-        """Let the policy evict the further goals that were given before turn `number`."""
-        for n, turn in enumerate(self._turns[:number]):
-            start = turn.start - len(turn.goal)
-            if not turn.goal or start < self.cache.seen < turn.start:
-                continue  # a goal that was cancelled halfway stays pinned until the next one
-            if turn.start <= self.cache.seen:
-                self.cache.unpin(f"goal {n}")
-            else:
-                self.cache.label(f"goal {n}", len(turn.goal), start=start)
 
     def pursue(self, goal: str) -> None:
         """Replace the goal from the next reply on; what was read before stays in the cache."""
@@ -345,7 +317,7 @@ class LocalConversation:
         template, question = self._acting.template, _encodable(question)
         form = "" if schema is None else _encodable(json.dumps(schema.source, ensure_ascii=False))
         asked = template.question(question, form=form)
-        is_opening = question == self._goal and not self._turns
+        is_opening = question == self._goal and not self._stream.turns
         repeats = is_opening and asked == template.goal(question)
         self._goal, self._next_goal = question, [] if repeats else asked
         pending = self.start_reply(page, "", deadline, is_question=True, schema=schema)
@@ -395,28 +367,27 @@ class LocalConversation:
             ContextLimit: as `reply`.
         """
         self._require_whole()
-        acting, template = self._acting, self._acting.template
+        acting, template, stream = self._acting, self._acting.template, self._stream
         with timed(stopwatch, "tokenizer"):
             observation = template.encoded("") if page is None else self._observation(page)
             actions = "" if page is None or is_question else self._further_actions(page)
             turn = self._new_turn(page, observation, note, actions)
-        if self._turns:
-            self._prepare_cache(shows_page=page is not None)
+        last_pages = acting.pages.last_pages
+        stream.prepare_turn(None if page is None or last_pages is None else last_pages - 1)
         needed = (
-            len(self._pending) + len(turn.goal) + len(turn.shown) + acting.settings.max_new_tokens
+            len(stream.pending) + len(turn.goal) + len(turn.shown) + acting.settings.max_new_tokens
         )
         if template.thinking is not None:
             needed += acting.settings.thinking + len(template.thinking.end)
-        if not self.cache.has_positions(needed):
-            raise context_limit_error(self.cache, needed)
+        if not stream.cache.has_positions(needed):
+            raise context_limit_error(stream.cache, needed)
         with timed(stopwatch, "grammar"):
             rule = self._new_rule(page, stopwatch, is_question=is_question, schema=schema)
-        self._append(len(self._turns), turn)
-        self._turns.append(turn)
+        stream.append(turn)
         self._next_goal = []
         generation = Generation(
-            self.cache,
-            self._pending,
+            stream.cache,
+            stream.pending,
             rule,
             sampler=self._sampler,
             deadline=deadline,
@@ -467,62 +438,25 @@ class LocalConversation:
         end = common_start(shown[start:][::-1], left[start:][::-1])
         return StreamTurn(shown, (start, len(shown) - end), goal=self._next_goal)
 
-    def _prepare_cache(self, *, shows_page: bool) -> None:
-        """Forget pages if another one comes, and begin a new cache if the prompt is rebuilt."""
-        last_pages = self._acting.pages.last_pages
-        if last_pages is not None and shows_page:
-            with_page = [turn for turn in self._turns if turn.has_page]
-            for turn in with_page[: len(with_page) - last_pages + 1]:
-                self._forget(turn)
-        if self._acting.pages.rebuild:
-            self._earlier = self._cache_use()
-            self._begin_cache()
-
-    def _forget(self, turn: StreamTurn) -> None:
-        """Forget the page of a turn.
-
-        A page that the cache has yet to read, because its reply was cancelled, is forgotten a turn
-        later: dropping unread ids would move what follows them.
-        """
-        end = turn.start + turn.body[1]
-        if turn is not self._turns[-1]:
-            end = turn.start + len(turn.shown) + len(turn.reply)
-        if turn.is_forgotten or (end > self.cache.seen and not self._acting.pages.rebuild):
-            return
-        turn.is_forgotten = True
-        if not self._acting.pages.rebuild:
-            self._drop(turn.start, *turn.body)
-            self._drop(turn.start + len(turn.shown), *turn.action)
-
-    def _drop(self, first: int, start: int, stop: int) -> None:
-        """Drop ids of the stream, given the position of the first: from the cache, and from what it
-        has yet to read."""
-        seen, start, stop = self.cache.seen, first + start, first + stop
-        if start < min(stop, seen):
-            self.cache.drop(range(start, min(stop, seen)))
-        del self._pending[max(0, start - seen) : max(0, stop - seen)]
-
     def finish_reply(self, pending: PendingReply) -> Reply:
         """Return the reply of a generation that is over. Raises the error that ended it early.
 
         After a `TimeoutError` or `Cancelled` the stream has what was written of the reply, so that
         the next turn can follow.
         """
-        generation, template = pending.generation, self._acting.template
-        turn, ids = self._turns[-1], generation.rule.ids
+        generation, template, stream = pending.generation, self._acting.template, self._stream
+        turn, ids = stream.turns[-1], generation.rule.ids
         if isinstance(generation.error, TimeoutError | Cancelled):
-            self._pending = [*generation.unread, *template.separator]
-            turn.reply = [*ids, *template.separator]
+            stream.end_reply(ids, generation.unread)
         elif generation.error is not None:
             self._is_broken = True
         if isinstance(generation.error, OutOfMemory):
-            self.cache.reset()
+            stream.cache.reset()
         if generation.error is not None:
             raise generation.error
         prefilled_at, ended_at = generation.prefilled_at, generation.ended_at
         assert prefilled_at is not None and ended_at is not None, "the generation is not over"
-        self._pending = [*generation.rule.pending, *template.separator]
-        turn.reply = [*ids, *template.separator]
+        stream.end_reply(ids, generation.rule.pending)
         with timed(pending.stopwatch, "tokenizer"):
             answer = generation.rule.answer
             text, thought = template.decode(answer), ids[: len(ids) - len(answer)]
@@ -533,14 +467,13 @@ class LocalConversation:
             counts = range(len(ids) + 1)
             num_noted = next(i for i in counts if template.decode(ids[:i]).startswith(notes))
             turn.action = (num_noted, len(ids))
-        number = len(self._turns) - 1
+        number = len(stream.turns) - 1
         with timed(pending.stopwatch, "tokenizer"):
             piece_ends = self._held.note_page(number, turn, pending.observation)
             ends = token_ends(template, answer, text)
         held: dict[str, str] = {}
         if not pending.is_question:  # the next step names what changes now
-            is_rebuilt = self._acting.pages.rebuild
-            held = self._held.changes(self.cache, self._turns, is_rebuilt=is_rebuilt)
+            held = self._held.changes(stream)
         return Reply(
             text=text,
             observation=str(pending.observation),
@@ -549,7 +482,7 @@ class LocalConversation:
             thinking=template.decode(thought).strip() if thought else "",
             prefill_s=prefilled_at - generation.started_at,
             decode_s=ended_at - prefilled_at,
-            cache=self._cache_use(),
+            cache=stream.cache_use,
             turn=number,
             token_ends=ends,
             confidences=_confidences(generation, num_thought=len(ids) - len(answer)),
@@ -570,23 +503,24 @@ class LocalConversation:
             OSError, WriteError: a file could not be written; what was saved before is intact.
         """
         self._require_whole()
+        stream = self._stream
         save(
             SavedConversation(
                 cache=new_cache_name(),
-                seen=self.cache.seen,
+                seen=stream.cache.seen,
                 first_goal=self._first_goal,
                 goal=self._goal,
                 nonce=self._nonce,
                 next_goal=self._next_goal,
-                pending=self._pending,
-                turns=self._turns,
+                pending=stream.pending,
+                turns=stream.turns,
                 known=self._known,
-                earlier=self._earlier,
+                earlier=stream.earlier,
                 held=self._held.save(),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
                 settings=self._acting.deciding,
             ),
-            self.cache,
+            stream.cache,
             folder,
         )
 
@@ -603,28 +537,14 @@ class LocalConversation:
             raise ConversationFileError(
                 f"the saved random state fits no generator of this device: {error}"
             ) from error
-        self.cache, self._pending = cache, list(saved.pending)
         self._first_goal, self._goal, self._nonce = saved.first_goal, saved.goal, saved.nonce
         self._next_goal = list(saved.next_goal)
-        self._turns = saved.turns
-        self._known, self._earlier = saved.known, saved.earlier
+        self._known = saved.known
+        stream = self._stream
+        stream.opening = self._acting.template.opening(self._first_goal, self._nonce)
+        stream.cache, stream.pending = cache, list(saved.pending)
+        stream.turns, stream.earlier = saved.turns, saved.earlier
         self._held.restore(saved.held)
-
-    def _cache_use(self) -> CacheUse:
-        cache, earlier = self.cache, self._earlier
-        return CacheUse(
-            seen_tokens=earlier.seen_tokens + cache.seen,
-            live_bytes=cache.nbytes,
-            peak_bytes=max(earlier.peak_bytes, cache.peak_nbytes),
-            cold_bytes=cache.cold_nbytes,
-            index_bytes=cache.index_nbytes,
-            num_looks=earlier.num_looks + cache.num_looks,
-            num_changing_looks=earlier.num_changing_looks + cache.num_changing_looks,
-            look_bytes=earlier.look_bytes + cache.look_nbytes,
-            fetched=dict(Counter(earlier.fetched) + Counter(cache.fetched)),
-            num_renumberings=earlier.num_renumberings + cache.num_renumberings,
-            num_evicted=earlier.num_evicted + cache.num_evicted,
-        )
 
     def _new_rule(
         self,

@@ -16,7 +16,7 @@ from agentkv.cache.cache import Cache
 from agentkv.files import make_folder, write_atomic
 from agentkv.models.held import SavedHeld
 from agentkv.models.model import CacheUse
-from agentkv.models.turn import StreamTurn
+from agentkv.models.stream import StreamTurn
 from agentkv_env.changes import Known
 
 INDEX = "conversation.json"

@@ -12,7 +12,7 @@ from agentkv.cache.cache import Cache
 from agentkv.cache.checkpoint.snapshot import Snapshot
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import Message
-from agentkv.models.turn import common_start
+from agentkv.models.stream import common_start
 
 History = tuple[str, ...] | str
 """What a stream holds, in the form in which requests are compared with it: a digest of the

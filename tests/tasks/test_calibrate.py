@@ -83,7 +83,7 @@ def record(folder: Path, row: Row, conversation_model: LocalModel, goal: str) ->
         trace.end(Episode(status="stopped", answer="", steps=(), seconds=0.0))
     ids = conversation.cache.ids
     assert ids is not None
-    return [*ids[0].tolist(), *conversation._pending]
+    return [*ids[0].tolist(), *conversation._stream.pending]
 
 
 def test_a_recorded_episode_has_the_ids_that_its_cache_had_read(

@@ -70,7 +70,7 @@ def test_a_thought_is_bounded_stays_in_the_stream_and_is_no_part_of_the_reply(
     end = list(template.thinking.end)
     for number in range(3):
         reply = conversation.reply(page)
-        ids = conversation._turns[number].reply
+        ids = conversation._stream.turns[number].reply
         stop = next(i for i in range(len(ids)) if ids[i : i + len(end)] == end)
         assert stop <= limit
         assert template.thinking.forbidden.isdisjoint(ids[:stop])
@@ -310,7 +310,7 @@ def test_every_token_is_fed_once(tiny_model: LocalModel, page: Page) -> None:
     for _ in range(4):
         reply = conversation.reply(page)
         num_fed += reply.num_tokens_in + reply.num_tokens_out
-        num_pending = len(conversation._pending) - len(tiny_model.template.separator)
+        num_pending = len(conversation._stream.pending) - len(tiny_model.template.separator)
         assert reply.cache is not None
         assert reply.cache.seen_tokens == conversation.cache.seen == num_fed - num_pending
         num_fed -= num_pending

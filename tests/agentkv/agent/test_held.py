@@ -95,7 +95,7 @@ def test_the_pieces_of_a_page_are_its_text_and_have_its_tokens(
     model = tiny_chat_model if chat else tiny_model
     conversation, replies = talk(model, "full")
     for number, reply in enumerate(replies):
-        turn = conversation._turns[number]
+        turn = conversation._stream.turns[number]
         start = 0
         pieces = conversation._held._pieces[number]
         assert reply.piece_ends[-1] == len(reply.observation)
@@ -125,7 +125,7 @@ def test_levels_say_what_the_cache_holds_of_each_piece(
     cache, held = conversation.cache, merged(replies)
     slots = [kept for layer in range(2) for kept in cache.kept(layer)[0]]
     levels = set()
-    for number, turn in enumerate(conversation._turns):
+    for number, turn in enumerate(conversation._stream.turns):
         digits = held.get(f"page {number}", "4" * len(replies[number].piece_ends))
         pieces = conversation._held._pieces[number]
         assert len(digits) == len(pieces)
@@ -202,7 +202,7 @@ def test_confidence_is_that_of_the_model_before_the_grammar(tiny_model: LocalMod
     conversation = tiny_model.with_cache("full").begin("find it")
     first = conversation.reply(page_of(0))
     place = next(i for i, each in enumerate(first.confidences) if each is not None)
-    turn, template = conversation._turns[0], tiny_model.template
+    turn, template = conversation._stream.turns[0], tiny_model.template
     ids = [*template.opening("find it"), *turn.shown, *turn.reply]
     at = len(ids) - len(turn.reply) + place
     with torch.no_grad():

@@ -36,7 +36,7 @@ def stream_of(conversation: LocalConversation) -> list[int]:
     """The ids of the whole stream, as turns and goals have them."""
     template = conversation._local.template
     ids = template.opening(conversation._first_goal, conversation._nonce)
-    for turn in conversation._turns:
+    for turn in conversation._stream.turns:
         ids += [*turn.goal, *turn.shown, *turn.reply]
     return ids
 
@@ -45,7 +45,7 @@ def read_and_pending(conversation: LocalConversation) -> list[int]:
     """The ids that the cache was fed, and those that it is fed next."""
     fed = conversation.cache.ids
     assert fed is not None
-    return [*fed[0].tolist(), *conversation._pending]
+    return [*fed[0].tolist(), *conversation._stream.pending]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_chat_model_answers_in_any_words(tiny_chat_model: LocalModel, page: Pa
         answer = ours.ask("What did you see? <page>")
         assert answer.text == answer.reply.text.strip()
         conversation = conversation_of(ours)
-        shown = tiny_chat_model.template.decode(conversation._turns[-1].goal)
+        shown = tiny_chat_model.template.decode(conversation._stream.turns[-1].goal)
         assert shown.startswith("Question: What did you see? (page>")
         assert read_and_pending(conversation) == stream_of(conversation)
 
@@ -321,7 +321,7 @@ def test_a_reply_that_is_cancelled_anywhere_leaves_a_stream_that_goes_on(
         conversation.is_cancelled = lambda: next(asked) == num_forwards
         episode = ours.do("go on")
         assert (episode.status, episode.steps) == ("cancelled", ())
-        assert len(conversation._turns) == 2
+        assert len(conversation._stream.turns) == 2
         assert read_and_pending(conversation) == stream_of(conversation)
         assert len(ours.do("and on", max_steps=1).steps) == 1
         assert read_and_pending(conversation) == stream_of(conversation)
@@ -358,7 +358,7 @@ def test_replies_that_are_cancelled_in_a_row_leave_every_turn_where_it_says(
             goal = "reach a goal of many words, " * 12
             assert ours.do(f"{goal}{number}", max_steps=1).status in ("cancelled", "step_limit")
             ids = read_and_pending(conversation)
-            for turn in conversation._turns:
+            for turn in conversation._stream.turns:
                 if not turn.is_forgotten:
                     whole = [*turn.shown, *turn.reply]
                     assert ids[turn.start : turn.start + len(whole)] == whole
@@ -402,7 +402,7 @@ def test_a_timeout_leaves_a_stream_that_goes_on(agent: Agent, page: Page) -> Non
             ours.ask("why?", timeout_s=0)
         assert ours.do("go on", max_steps=1).steps
         conversation = conversation_of(ours)
-        assert len(conversation._turns) == 2
+        assert len(conversation._stream.turns) == 2
         assert read_and_pending(conversation) == stream_of(conversation)
 
 
