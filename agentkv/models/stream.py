@@ -123,7 +123,7 @@ class TokenStream:
         """
         if num_pages is not None:
             with_page = [turn for turn in self.turns if turn.has_page]
-            for turn in with_page[: len(with_page) - num_pages]:
+            for turn in with_page[: max(0, len(with_page) - num_pages)]:
                 self._forget(turn)
         if self.is_rebuilt and self.turns:
             self.earlier = self.cache_use

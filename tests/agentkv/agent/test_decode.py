@@ -192,7 +192,7 @@ def test_goal_pages_and_replies_are_labelled(tiny_model: LocalModel, page: Page)
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-@pytest.mark.parametrize("last_pages", [1, 2, 3, 9, None])
+@pytest.mark.parametrize("last_pages", [1, 2, 4, None])
 @pytest.mark.sample("values")
 def test_older_pages_leave_their_heads_and_replies_in_the_cache(
     tiny_model: LocalModel, page: Page, last_pages: int | None, rebuild: bool
