@@ -117,9 +117,9 @@ class TokenStream:
                 self.cache.label(f"goal {n}", len(turn.goal), start=start)
 
     def prepare_turn(self, num_pages: int | None) -> None:
-        """Forget all pages but the latest `num_pages`, or none if it is None.
+        """Forget all pages but the latest `num_pages`; None forgets none.
 
-        If the stream is rebuilt, another cache then takes the place of `cache`.
+        Their entries leave `cache`. A stream that is rebuilt has another cache from here on.
         """
         if num_pages is not None:
             with_page = [turn for turn in self.turns if turn.has_page]
