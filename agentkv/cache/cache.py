@@ -474,8 +474,8 @@ class Cache(HookedCache):
     ) -> Tensor:
         """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate.
 
-        One forward reads up to `tokens_at_once` tokens, and the gate is applied after it. The
-        chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
+        One forward reads up to `tokens_at_once` tokens, or one if each of them may look back (see
+        `reads_singly`), and the gate is applied after it. The chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
         one, so that a layer never holds more than a chunk above its budget.
 
         Args:
@@ -491,6 +491,8 @@ class Cache(HookedCache):
                 or an earlier forward did not end. Nothing has changed.
         """
         step = self.tokens_at_once(ids.shape[1])
+        if self.may_look_back and self.reads_singly(ids.shape[1]):
+            step = 1
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         logits: Tensor | None = None
         for start in range(0, ids.shape[1], step):
@@ -532,6 +534,13 @@ class Cache(HookedCache):
         if most is not None and used + num_tokens > most and self.why_limited is None:
             size = min(size, max(1, most // 4))
         return size
+
+    def reads_singly(self, num_tokens: int) -> bool:
+        """Return whether the policy wants each token of a new input to be able to look back, and so
+        to be fed alone: the input is short, and something was evicted."""
+        recall = self.policy.recall
+        is_short = isinstance(recall, LookBack) and num_tokens <= recall.short
+        return is_short and any(self.evictor.num_cold)
 
     @contextmanager
     def attending_in_chunks(self) -> Iterator[None]:

@@ -84,7 +84,7 @@ class Batch:
     def _forward(self, members: list[Generation]) -> None:
         device = self._model.device
         for generation in members:
-            generation.cache.may_look_back = generation.samples_next
+            generation.cache.may_look_back = generation.may_look_back
         forward = PackedForward(
             self._model,
             [generation.cache for generation in members],

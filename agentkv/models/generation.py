@@ -70,7 +70,9 @@ class Generation:
         self._chunks: deque[list[int]] = deque()
         self._num_prompt_chunks = 0
         """Chunks of the prompt that are still to be read."""
-        self._enqueue(prompt)
+        self.reads_singly = cache.reads_singly(len(prompt))
+        """Whether each token of the prompt may look back."""
+        self._enqueue(prompt, singly=self.reads_singly)
         self._num_prompt_chunks = len(self._chunks)
         if not rule.is_complete:
             self._enqueue(rule.pending)
@@ -132,14 +134,19 @@ class Generation:
         """End the reply with `error`, or with `OutOfMemory` if it says that no memory was left."""
         self.error, self.ended_at = as_out_of_memory(error), time.monotonic()
 
-    def _enqueue(self, ids: Sequence[int]) -> None:
+    @property
+    def may_look_back(self) -> bool:
+        """True if the token that `next_chunk` ends with may look back."""
+        return self.samples_next or (self.reads_singly and self._num_prompt_chunks > 0)
+
+    def _enqueue(self, ids: Sequence[int], *, singly: bool = False) -> None:
         """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions."""
         cache = self.cache
         if not cache.has_positions(len(ids)):
             self.fail(context_limit_error(cache, len(ids)))
             return
         step = cache.tokens_at_once(len(ids))
-        if self._is_compiled and len(ids) <= FEW_TOKENS and cache.can_step(1):
+        if singly or (self._is_compiled and len(ids) <= FEW_TOKENS and cache.can_step(1)):
             step = 1
         self._chunks += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
 

@@ -54,12 +54,16 @@ class LookBack:
     digests: bool = False
     """True: a look scans digests of the blocks, which bound the shares of their entries. It reads
     less, and is less sure to find the best blocks. False: it scans all cold keys."""
+    short: int = 0
+    """Longest input whose tokens may all look back, and which `feed` therefore reads one token at a
+    time. Of a longer input, the last token alone may."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive("blocks", self.blocks)
         require_positive("block", self.block)
         require_flag("promotes", self.promotes)
+        require_count("short", self.short)
         # compiled looks read these
         known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
         require_one_of("format", self.format, known)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from agentkv.policies.declare import named
 from agentkv.policies.gates import Slack
-from agentkv.policies.named.newest import window
+from agentkv.policies.named.newest import streaming
 from agentkv.policies.named.stored import Recent, with_older
 from agentkv.policies.parameters import Help, require_one_of
 from agentkv.policies.policy import Policy
@@ -14,7 +14,7 @@ from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
 
-@named(window)
+@named(streaming)
 def lookback(
     base: Policy,
     *,
@@ -68,6 +68,13 @@ def lookback(
             "false)."
         ),
     ] = False,
+    short: Annotated[
+        int,
+        Help(
+            "Longest input whose tokens may all look back, and are read one at a time (our "
+            "choice: 64)."
+        ),
+    ] = 64,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -87,7 +94,7 @@ def lookback(
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
-    return replace(base, recall=LookBack(occasion, blocks, block, promotes, format, digests))
+    return replace(base, recall=LookBack(occasion, blocks, block, promotes, format, digests, short))
 
 
 @named(lookback)

@@ -115,6 +115,8 @@ class Looks:
                 "block": recall.block,
                 "promotes": recall.promotes,
                 "format": recall.format,
+                "digests": recall.digests,
+                "short": recall.short,
             },
         )
 

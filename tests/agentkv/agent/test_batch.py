@@ -15,6 +15,7 @@ from agentkv.models.load import local_model
 from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 from agentkv.models.model import ContextLimit, Reply
 from agentkv.models.sampling import Sampler, sample
+from agentkv.policies.registry import policy
 from agentkv_env.page import Page
 from tests.agentkv.cache.hybrids import fresh
 
@@ -94,6 +95,18 @@ def test_replies_may_join_and_leave_between_steps(tiny_model: LocalModel, page: 
         num_steps += 1
     for conversation, each, other in zip(shared, asked, alone, strict=True):
         assert conversation.finish_reply(each).text == other.reply(page).text
+
+
+def test_every_token_of_a_short_question_may_look_back(tiny_model: LocalModel, page: Page) -> None:
+    looking = policy("lookback", when="always", short=64, slack=0)
+    conversation = tiny_model.with_cache(
+        looking, budget=96, decoding="free", max_new_tokens=8
+    ).begin("find kayak")
+    conversation.reply(replace(page, nodes=page.nodes * 8))
+    seen, looks = conversation.cache.seen, conversation.cache.num_looks
+    reply = conversation.answer("Which?", None)
+    assert 8 < reply.num_tokens_in <= 64
+    assert conversation.cache.num_looks - looks == conversation.cache.seen - seen
 
 
 def test_a_step_reads_one_long_chunk_and_advances_replies_in_progress(

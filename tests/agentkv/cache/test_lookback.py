@@ -91,6 +91,27 @@ def test_entries_are_hot_or_cold_however_often_tokens_look_back(model_of, tokens
     assert cache.num_looks == 2 * len(CHUNKS)
 
 
+def test_every_token_of_a_short_input_may_look_back_and_of_a_longer_one_the_last(model_of, tokens):
+    model = model_of("llama")
+    cache = cache_of(model, "window", Always(), short=5)
+    cache.feed(model, tokens(1, 4, seed=0))
+    assert cache.num_looks == 0  # nothing is cold yet
+    cache.feed(model, tokens(1, 200, seed=1))
+    single = copy.deepcopy(cache)
+    before, short = cache.num_looks, tokens(1, 5, seed=2)
+    logits = cache.feed(model, short)
+    for place in range(5):
+        expected = single.feed(model, short[:, place : place + 1])
+    assert torch.equal(logits, expected)
+    assert_same(cache, single)
+    assert cache.num_looks == before + 5
+    cache.feed(model, tokens(1, 6, seed=3))
+    assert cache.num_looks == before + 6
+    cache.may_look_back = False
+    cache.feed(model, short)
+    assert cache.num_looks == before + 6
+
+
 @pytest.mark.parametrize("form", ["dense", "int8", "int4"])
 @pytest.mark.parametrize("digests", [False, True])
 def test_a_look_reads_all_keys_or_the_digests_and_what_it_fetches(model_of, tokens, form, digests):

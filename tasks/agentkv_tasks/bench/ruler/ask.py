@@ -35,6 +35,8 @@ class Asked:
     sizes: list[Sizes] = field(default_factory=list)
     """After each token that was fed since the context."""
     num_looks: int = 0
+    num_fed: int = 0
+    """Tokens of questions and replies that the cache was fed."""
     num_sampled: int = 0
     """Tokens sampled, those that end a reply included."""
     peak_bytes: int = 0
@@ -90,6 +92,7 @@ class Reader:
         cache.label(f"reply {turn}")
         while True:
             logits = self._feed(ids)
+            asked.num_fed += len(ids)
             asked.sizes.append(Sizes(cache.nbytes, cache.cold_nbytes, cache.index_nbytes))
             chosen = int(logits[0].argmax())
             asked.num_sampled += 1

@@ -233,8 +233,7 @@ def _summary(prompts: Sequence[Prompt], found: Sequence[Asked]) -> dict[str, Any
         "index_bytes": fmean(size.index for size in sizes),
         "all_bytes": fmean(size.all for size in sizes),
         "all_peak_bytes": max(size.all for size in sizes),
-        "look_share": sum(each.num_looks for each in found)
-        / sum(each.num_sampled for each in found),
+        "look_share": sum(each.num_looks for each in found) / sum(each.num_fed for each in found),
         "reply_tokens": sum(each.num_sampled for each in found) / len(scores),
         "read_seconds": round(fmean(each.read_seconds for each in found), 3),
         "reply_seconds": round(fmean(each.reply_seconds for each in found), 3),

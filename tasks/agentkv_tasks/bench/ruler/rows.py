@@ -61,7 +61,7 @@ class RulerRow(BenchRow):
     all_peak_bytes: int
     """Storage, cold tier and digests, maximum over the tokens of the replies."""
     look_share: float
-    """Share of the tokens of the replies that looked back."""
+    """Share of the tokens of questions and replies that looked back."""
     reply_tokens: float
     """Tokens of a reply, mean."""
     read_seconds: float

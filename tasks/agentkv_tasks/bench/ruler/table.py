@@ -29,7 +29,7 @@ _SCORES = (
 _TAKEN = (
     "score: mean of the tasks that decide, of which there are {counts}. to full: points, with a "
     "percentile interval over bootstrap draws of contexts. {bytes}means over the tokens of the "
-    "replies; cold tier with its index; both. looks: % of these tokens."
+    "replies; cold tier with its index; both. looks: % of the tokens of questions and replies."
 )
 _WIDTH, _WIDEST = 46, 16
 """Characters of all policies in a line of scores, and of one."""
