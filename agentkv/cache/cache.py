@@ -41,7 +41,7 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.projection import DTYPES
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.look_back import LookRecord, SecondPass, query_similarities
+from agentkv.cache.look_back import LookRecord, SecondPass, draws, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import ForwardGuard
@@ -475,8 +475,9 @@ class Cache(HookedCache):
         """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate.
 
         One forward reads up to `tokens_at_once` tokens, or one if each of them may look back (see
-        `reads_singly`), and the gate is applied after it. The chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
-        one, so that a layer never holds more than a chunk above its budget.
+        `reads_singly`), and the gate is applied after it. The chunks are cut in every layer: a
+        chunk is attended and the layer is evicted before the next one, so that a layer never holds
+        more than a chunk above its budget.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
@@ -724,10 +725,13 @@ class Cache(HookedCache):
             return None
         if ids is None or self.batch is None:
             return None
-        if recall.num_queries:
-            signals = query_similarities(self.cache_layers)
-        else:
-            signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
+        match recall.when.hears:
+            case "confidence":
+                signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
+            case "similarity":
+                signals = query_similarities(self.cache_layers)
+            case "draw":
+                signals = draws(self.cache_layers)
         newest: list[int | None] = [num_seen - 1 for num_seen in self.evictor.fed]
         if self._is_token is not None:
             ends = self._is_token[:, -1].tolist()

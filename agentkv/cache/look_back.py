@@ -5,6 +5,7 @@ Shapes: B sequences, H key-value heads, G query heads per key-value head, D head
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -241,6 +242,33 @@ def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
         pairs = torch.cat([queries.to("cpu", torch.float32) for queries in newest])
         similarities.append(float(torch.cosine_similarity(pairs[:, 0], pairs[:, 1], -1).mean()))
     return similarities
+
+
+def draws(layers: Sequence[CacheLayer]) -> list[float]:
+    """Return how strongly the newest token of each sequence is drawn to cold entries: the largest
+    share of attention that one of them would get in a layer, mean over the layers."""
+    found: list[list[float]] = [[] for _ in layers[0].fed]
+    for layer in layers:
+        cold, storage, attention = layer.cold, layer.storage, layer.attention
+        if cold is None or storage.queries is None:
+            continue
+        assert attention is not None, "a token was fed"
+        for sequence, num_seen in enumerate(layer.fed):
+            newest = storage.queries.of(sequence)[0][None, :, -1:]
+            largest = 0.0
+            for place, segment in enumerate(storage.segments(sequence)):
+                if not cold.storage.counts[segment]:
+                    continue
+                q = newest.chunk(storage.layout.segments_per_sequence, dim=1)[place]
+                scale, sinks = attention.scale, _sinks_of(layer, segment, attention)
+                others = layer.backend.log_sums(storage, segment, q, scale=scale, sinks=sinks)
+                shares = cold.shares(segment, q, scale=scale, others=others)
+                if layer.shape.window is not None:
+                    oldest = num_seen - layer.shape.window
+                    shares = shares[cold.storage.positions(segment) >= oldest]
+                largest = max(largest, float(shares.max())) if len(shares) else largest
+            found[sequence].append(largest)
+    return [fmean(each) if each else 0.0 for each in found]
 
 
 class _Tally:

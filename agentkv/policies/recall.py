@@ -16,7 +16,7 @@ from agentkv.policies.parameters import (
     require_positive,
     require_share,
 )
-from agentkv.policies.slots import Occasion
+from agentkv.policies.slots import Occasion, Signal
 from agentkv_kernels.layout import FORMAT_NUMBERS
 
 
@@ -70,20 +70,24 @@ class LookBack:
         require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(
-                "when must be Always(), Unsure(...), Turned(...) or AtRandom(...); found "
-                f"{self.when!r}"
+                "when must be Always(), Unsure(...), Drawn(...), Turned(...) or AtRandom(...); "
+                f"found {self.when!r}"
             )
 
     @property
     def num_queries(self) -> int:
-        return self.when.num_queries
+        return _QUERIES[self.when.hears]
+
+
+_QUERIES: dict[Signal, int] = {"confidence": 0, "similarity": 2, "draw": 1}
+"""Latest queries of each layer that a signal needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
     """Every token looks back."""
 
-    num_queries: ClassVar[int] = 0
+    hears: ClassVar[Signal] = "confidence"
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         return True
@@ -109,7 +113,7 @@ class Unsure:
     calm: float | None = None
     """Right after an alarm, a confidence below this is one too: looks go on until the model is this
     sure again. None: `threshold`."""
-    num_queries: ClassVar[int] = 0
+    hears: ClassVar[Signal] = "confidence"
 
     def __post_init__(self) -> None:
         require_share("threshold", self.threshold)
@@ -139,7 +143,7 @@ class Turned:
 
     similarity: float = 0.8
     """A mean cosine below it is an alarm."""
-    num_queries: ClassVar[int] = 2
+    hears: ClassVar[Signal] = "similarity"
 
     def __post_init__(self) -> None:
         require_share("similarity", self.similarity)
@@ -152,13 +156,36 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token looks back if its attention is drawn to cold entries.
+
+    The signal needs the scan of all cold keys that a look begins with, at every token.
+
+    Source: our choice, after the recall scores of ArkVale (NeurIPS 2024).
+    """
+
+    draw: float = 0.1
+    """A larger share of attention for a cold entry, mean over the layers, is an alarm."""
+    hears: ClassVar[Signal] = "draw"
+
+    def __post_init__(self) -> None:
+        require_share("draw", self.draw)
+
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
+        return signal > self.draw
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return position == last_alarm
+
+
+@dataclass(frozen=True, slots=True)
 class AtRandom:
     """A share of the tokens looks back, whatever the confidence: the control of `Unsure`."""
 
     share: float
     """Share of the tokens."""
     seed: int = 0
-    num_queries: ClassVar[int] = 0
+    hears: ClassVar[Signal] = "confidence"
 
     def __post_init__(self) -> None:
         require_share("share", self.share)

@@ -307,21 +307,25 @@ class Precision(Protocol):
         """
 
 
+Signal = Literal["confidence", "similarity", "draw"]
+"""A number per token. confidence: of the next token. similarity: mean cosine of the token's queries
+and those of the token before. draw: largest share of attention that a cold entry would get, mean
+over the layers."""
+
+
 @runtime_checkable
 class Occasion(Protocol):
     """Decides which tokens look back."""
 
     @property
-    def num_queries(self) -> int:
-        """Latest queries of each layer that the signal needs: 2 if it is their similarity, 0 if it
-        is the confidence."""
+    def hears(self) -> Signal:
+        """What decides."""
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         """Return whether a token is an alarm.
 
         Args:
-            signal: confidence of the next token; or mean cosine of the token's queries and those of
-                the token before.
+            signal: of the token; see `Signal`.
             position: of the token in its sequence.
             last_alarm: position of the latest alarm before it; None: none yet.
         """

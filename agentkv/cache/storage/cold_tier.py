@@ -200,15 +200,20 @@ class ColdTier:
             oldest: lowest position that the queries may see.
             blocks, block: as in `LookBack`.
         """
+        scores = self.shares(segment, q, scale=scale, others=others)
         lent = list(self.loans.of(segment).values())
-        if self.index is None:
-            scores = self._backend.largest_shares(
-                self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
-            )
-        else:
-            scores = self._share_bounds(self.index, segment, q, scale, others)
         return self._backend.best_blocks(
             self.storage, segment, scores, lent=lent, oldest=oldest, blocks=blocks, block=block
+        )
+
+    def shares(self, segment: int, q: Tensor, *, scale: float, others: Tensor) -> Tensor:
+        """Return the largest share of attention, (T,) on the host, that a token would give each
+        entry of a segment; with digests, a bound of it. The arguments are those of `best`."""
+        if self.index is not None:
+            return self._share_bounds(self.index, segment, q, scale, others)
+        lent = list(self.loans.of(segment).values())
+        return self._backend.largest_shares(
+            self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
         )
 
     def _share_bounds(

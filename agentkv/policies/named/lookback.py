@@ -9,7 +9,7 @@ from agentkv.policies.named.newest import streaming
 from agentkv.policies.named.stored import Recent, with_older
 from agentkv.policies.parameters import Help, require_one_of
 from agentkv.policies.policy import Policy
-from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, Drawn, LookBack, Turned, Unsure
 from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
@@ -19,11 +19,12 @@ def lookback(
     base: Policy,
     *,
     when: Annotated[
-        Literal["unsure", "always", "turned", "random"],
+        Literal["unsure", "drawn", "always", "turned", "random"],
         Help(
-            'Which tokens look back: "unsure" those with an alarm, "always" all, "turned" those '
-            'whose queries differ from those of the token before, "random" a share of them, as a '
-            "control (our choice: unsure)."
+            'Which tokens look back: "unsure" those with an alarm, "drawn" those whose attention '
+            'is drawn to cold entries, "always" all, "turned" those whose queries differ from '
+            'those of the token before, "random" a share of them, as a control (our choice: '
+            "unsure)."
         ),
     ] = "unsure",
     threshold: Annotated[
@@ -48,6 +49,13 @@ def lookback(
             'back if when="turned" (our choice: 0.8).'
         ),
     ] = 0.8,
+    draw: Annotated[
+        float,
+        Help(
+            "Share of attention that a cold entry would get, mean over the layers, above which a "
+            'token looks back if when="drawn" (our choice: 0.1).'
+        ),
+    ] = 0.1,
     share: Annotated[
         float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
     ] = 0.1,
@@ -89,6 +97,7 @@ def lookback(
     """
     occasions: dict[str, Occasion] = {
         "unsure": Unsure(threshold, stretch, calm),
+        "drawn": Drawn(draw),
         "always": Always(),
         "turned": Turned(similarity),
         "random": AtRandom(share),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from agentkv.cache.cache import Cache
 from agentkv.policies.policy import Policy
 from agentkv.policies.recall import Forget, LookBack, Unsure
-from agentkv.policies.slots import Occasion
+from agentkv.policies.slots import Occasion, Signal
 from agentkv_tasks.calibrate.trial import MOST_RUNS, Outcome, Trial, is_near, nearest
 
 BLOCKS = (4, 8, 16)
@@ -56,7 +56,7 @@ class _Listening:
 
     unsure: Unsure
     heard: Heard
-    num_queries: ClassVar[int] = 0
+    hears: ClassVar[Signal] = "confidence"
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         self.heard.positions.append(position)

@@ -11,12 +11,12 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
-from agentkv.cache.look_back import SecondPass, query_similarities
+from agentkv.cache.look_back import SecondPass, draws, query_similarities
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, Drawn, Forget, LookBack, Turned, Unsure
 from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed, kept
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
@@ -524,6 +524,46 @@ def test_looks_by_queries_go_on_after_copies_files_and_other_orders(model_of, to
         other.check()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "snapkv"])
+def test_a_token_looks_back_if_cold_entries_draw_more_than_a_share_of_its_attention(
+    model_of, tokens, name
+):
+    """The share is that of the entry that draws most in a layer, mean over the layers."""
+    model = model_of("llama")
+
+    def read(draw):
+        cache = cache_of(model, name, Drawn(draw), format="dense")
+        cache.may_look_back = False
+        cache.feed(model, tokens(2, 90, seed=4))
+        cache.may_look_back = True
+        cache.feed(model, tokens(2, 1, seed=5))
+        return cache
+
+    cache = read(1.0)
+    assert cache.num_looks == 0
+    expected = []
+    for sequence in range(2):
+        shares = []
+        for layer in cache.cache_layers:
+            storage, scale = layer.storage, layer.attention.scale
+            per = storage.layout.segments_per_sequence
+            queries = storage.queries.of(sequence)[0][:, -1].chunk(per)
+            largest = 0.0
+            for segment, q in zip(storage.segments(sequence), queries, strict=True):
+                parts = [*storage.parts(segment), *layer.cold.storage.parts(segment)]
+                keys = torch.cat([part.decode(torch.float32)[0][0] for part in parts], dim=1)
+                grouped = q.view(len(keys), -1, q.shape[-1])
+                weights = (grouped @ keys.mT * scale).softmax(dim=-1)
+                num_cold = layer.cold.storage.counts[segment]
+                largest = max(largest, float(weights[..., -num_cold:].max()))
+            shares.append(largest)
+        expected.append(sum(shares) / len(shares))
+    assert draws(cache.cache_layers) == pytest.approx(expected, rel=1e-4)
+    low, high = sorted(expected)
+    assert read(low * 0.99).num_looks == 2 and read((low + high) / 2).num_looks == 1
+
+
 def test_random_looks_have_their_share_and_are_drawn_by_position():
     when = AtRandom(share=0.2, seed=3)
     alarms = [position for position in range(5000) if when.is_alarm(1.0, position, None)]
@@ -695,7 +735,7 @@ def test_generate_sees_the_second_pass_only(model_of, tokens, options):
 @torch.no_grad()
 def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens):
     model = model_of("llama")
-    whens = (Always(), Unsure(0.0), AtRandom(0.5), Turned(0.5))
+    whens = (Always(), Unsure(0.0), AtRandom(0.5), Turned(0.5), Drawn(0.1))
     together, alone = (
         [cache_of(model, "window", when, blocks=2, block=4) for when in whens] for _ in range(2)
     )
@@ -742,6 +782,8 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: Unsure(stretch=-1), "stretch must be"),
         (lambda: AtRandom(2.0), "share must be"),
         (lambda: Turned(-0.1), "similarity must be"),
+        (lambda: Drawn(1.1), "draw must be"),
+        (lambda: LookBack(Always(), short=-1), "short must be"),
     ],
 )
 def test_a_wrong_parameter_is_refused(make, message):
