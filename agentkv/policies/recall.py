@@ -164,7 +164,7 @@ class Drawn:
     Source: our choice, after the recall scores of ArkVale (NeurIPS 2024).
     """
 
-    draw: float = 0.1
+    draw: float = 0.05
     """A larger share of attention for a cold entry, mean over the layers, is an alarm."""
     hears: ClassVar[Signal] = "draw"
 

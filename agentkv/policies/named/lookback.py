@@ -53,9 +53,9 @@ def lookback(
         float,
         Help(
             "Share of attention that a cold entry would get, mean over the layers, above which a "
-            'token looks back if when="drawn" (our choice: 0.1).'
+            'token looks back if when="drawn" (our choice: 0.05).'
         ),
-    ] = 0.1,
+    ] = 0.05,
     share: Annotated[
         float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
     ] = 0.1,
