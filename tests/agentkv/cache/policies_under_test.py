@@ -98,7 +98,10 @@ CASES = {
     "streaming": case("streaming", {"sinks": 3}, heads="shared", sinks=3, newest=21),
     # it never looks back here, so that what a layer holds alone decides; see `test_lookback.py`
     "window-by-span": case("window-by-span", heads="shared", newest=1),
-    "lookback": case("lookback", {"threshold": 0.0, "slack": 0}, heads="shared", newest=24),
+    "lookback": case(
+        "lookback", {"threshold": 0.0, "slack": 0, "sinks": 3, "short": 0},
+        heads="shared", sinks=3, newest=21,
+    ),
     "h2o": case("h2o", newest=12, tracked=4),
     "scissorhands": case(
         "scissorhands", {"history": 20, "protected": 4},
@@ -139,8 +142,8 @@ CASES = {
         sinks=3, newest=77, format="int8",
     ),
     "lookback-int8": case(
-        "lookback-int8", {"threshold": 0.0, "slack": 0, "recent": 8}, budget=80, layers=(80,) * 4,
-        heads="shared", newest=80, format="int8",
+        "lookback-int8", {"threshold": 0.0, "slack": 0, "sinks": 3, "short": 0, "recent": 8},
+        budget=80, layers=(80,) * 4, heads="shared", sinks=3, newest=77, format="int8",
     ),
     "int8": case("int8", {"recent": 8}, format="int8", **ALL),
     "int8-max": case("int8-max", {"recent": 8}, format="int8-max", **ALL),

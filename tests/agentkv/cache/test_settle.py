@@ -56,7 +56,9 @@ def test_segments_are_settled_as_by_promoting_evicting_and_quantizing(
     (cache, logits), (other, expected) = found
     assert torch.equal(logits, expected)
     assert cache.num_looks == other.num_looks > 60 and cache.fetched == other.fetched
-    assert cache.look_nbytes == other.look_nbytes and cache.cold_nbytes == other.cold_nbytes
+    assert cache.look_nbytes == other.look_nbytes
+    # a table may have room for another block of scales
+    assert abs(cache.cold_nbytes - other.cold_nbytes) <= 64 * len(cache.cache_layers)
     for one, judge in zip(stored(cache), stored(other), strict=True):
         assert one[0].keys() == judge[0].keys() and one[1:] == judge[1:]
         for table, fields in one[0].items():
