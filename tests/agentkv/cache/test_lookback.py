@@ -740,9 +740,9 @@ def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens)
         [cache_of(model, "window", when, blocks=2, block=4) for when in whens] for _ in range(2)
     )
     for seed, count in enumerate((60, 1, 1, 7, 1, 1)):
-        ids = [tokens(1, count, seed=10 * seed + i) for i in range(4)]
+        ids = [tokens(1, count, seed=10 * seed + i) for i in range(len(whens))]
         found = feed_packed(model, together, ids)
-        assert found.errors == (None,) * 4
+        assert found.errors == (None,) * len(whens)
         expected = [cache.feed(model, own) for cache, own in zip(alone, ids, strict=True)]
         torch.testing.assert_close(found.logits, torch.cat(expected), atol=1e-4, rtol=1e-4)
     for one, other in zip(together, alone, strict=True):

@@ -169,8 +169,8 @@ class Lookback(Window):
     its heads. They stay, as the youngest (our choice).
     """
 
-    def __init__(self, budget: int, threshold: float, blocks: int, block: int) -> None:
-        super().__init__(budget)
+    def __init__(self, budget: int, threshold: float, blocks: int, block: int, sinks: int) -> None:
+        super().__init__(budget, sinks)
         self.threshold, self.blocks, self.block = threshold, blocks, block
         self.cold: dict[Layer, set[Position]] = {}
         self.looked: list[bool] = []

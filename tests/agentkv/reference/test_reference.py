@@ -119,7 +119,7 @@ SMALL = {"window": 6, "kernel": 3}
 COMING = {"queries": 18, "horizon": 30, "sinks": 3}
 STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
-LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4}
+LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4, "sinks": 3}
 AGED = {"threshold": 0.45, "tight": 60, "protected": 5, "recent": 6}
 INT8 = {
     "budget": 150,
@@ -154,7 +154,7 @@ CASES = {
     "lookback": Case(
         "llama",
         lambda: loops.Lookback(28, **LOOKS),
-        {**LOOKS, "format": "dense", "slack": 0},
+        {**LOOKS, "format": "dense", "slack": 0, "short": 0},
         went_all_ways=lambda policy: 4 < sum(policy.looked) < len(policy.looked) - 4,
     ),
     "h2o": Case("gpt2", lambda: loops.H2O(28)),
@@ -242,7 +242,7 @@ CASES = {
     "lookback-int8": Case(
         "llama",
         lambda: loops.LookbackInt8(150, recent=6, **LOOKS),
-        {**LOOKS, "recent": 6, "format": "dense", "slack": 0},
+        {**LOOKS, "recent": 6, "format": "dense", "slack": 0, "short": 0},
         budget=150,
         pages=(100, 150),
         replies=(14, 8),
