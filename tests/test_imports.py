@@ -27,7 +27,7 @@ ALLOWED = {
 # From the bottom up: a room may import rooms of lower floors, and itself. A new room goes here.
 FLOORS = {
     "agentkv_kernels": (
-        "decoder formats ema look weights",
+        "decoder formats ema look processor weights",
         "digests entries layout",
         "attention ragged",
         "numba triton",

@@ -256,10 +256,10 @@ def draws(layers: Sequence[CacheLayer]) -> list[float]:
         for sequence, num_seen in enumerate(layer.fed):
             newest = storage.queries.of(sequence)[0][None, :, -1:]
             largest = 0.0
-            for place, segment in enumerate(storage.segments(sequence)):
+            own = torch.split(by_segment(storage, newest), 1)
+            for segment, q in zip(storage.segments(sequence), own, strict=True):
                 if not cold.storage.counts[segment]:
                     continue
-                q = newest.chunk(storage.layout.segments_per_sequence, dim=1)[place]
                 scale, sinks = attention.scale, _sinks_of(layer, segment, attention)
                 others = layer.backend.log_sums(storage, segment, q, scale=scale, sinks=sinks)
                 shares = cold.shares(segment, q, scale=scale, others=others)

@@ -71,7 +71,7 @@ class Generation:
         self._num_prompt_chunks = 0
         """Chunks of the prompt that are still to be read."""
         self.reads_singly = cache.reads_singly(len(prompt))
-        """Whether each token of the prompt may look back."""
+        """True if each prompt token may look back."""
         self._enqueue(prompt, singly=self.reads_singly)
         self._num_prompt_chunks = len(self._chunks)
         if not rule.is_complete:

@@ -72,9 +72,9 @@ class TokenStream:
     separator: Sequence[int]
     """Ids that follow each reply."""
     pins: bool
-    """Whether to pin the opening, and of the further goals the latest."""
+    """True pins the opening and the latest further goal."""
     is_rebuilt: bool
-    """Whether each turn begins with an empty cache, which reads what is left of the stream."""
+    """True begins each turn with an empty cache, which reads the rest of the stream again."""
     turns: list[StreamTurn] = field(default_factory=list, init=False)
     cache: Cache = field(init=False)
     pending: list[int] = field(init=False)

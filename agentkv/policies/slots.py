@@ -319,7 +319,7 @@ class Occasion(Protocol):
 
     @property
     def hears(self) -> Signal:
-        """What decides."""
+        """The signal that raises the alarm."""
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         """Return whether a token is an alarm.

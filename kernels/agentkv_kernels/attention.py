@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from agentkv_kernels.entries import Part
+from agentkv_kernels.processor import multiplies
 
 MAX_LOGITS_AT_ONCE = 1 << 22
 """16 MiB of float32 (our choice): 512 new tokens over 2,048 entries in 4 heads."""
@@ -92,8 +93,8 @@ def attend_fused(
     `MAX_LOGITS_AT_ONCE` or, on a device, `MAX_LOGITS_ON_DEVICE` allows: it holds their mask, and
     their logits too where torch has no fused kernel.
     """
-    # without products of its own, float16 takes torch's kernel on a CPU three times as long
-    dtype = torch.float32 if q.is_cpu and q.dtype == torch.float16 else q.dtype
+    # torch's kernels are slow in dtypes that the CPU cannot multiply
+    dtype = torch.float32 if q.is_cpu and not multiplies(q.dtype) else q.dtype
     own_q = q.to(dtype)
     decoded = [part.decode(dtype) for part in parts]
     keys, values = decoded[0]

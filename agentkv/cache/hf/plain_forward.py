@@ -20,6 +20,7 @@ from agentkv.cache.hf.residual_shift import is_watched, mean_shift
 from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv.weights.products import Activations
 from agentkv_kernels import decoder as numbers
+from agentkv_kernels.processor import multiplies
 
 MANY_TOKENS = 16
 """Tokens from which on oneDNN multiplies float32 faster than MKL, which uses half of an AMD
@@ -125,7 +126,7 @@ def _turned(x: Tensor, turning: Turning, cosines: Tensor, sines: Tensor) -> Tens
 def linear_for(num_tokens: int, dtype: torch.dtype) -> Callable[[Tensor, Projector], Tensor]:
     """Return the function that applies a linear layer to `num_tokens` tokens."""
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    is_converted = not _multiplies(dtype)
+    is_converted = not multiplies(dtype)
     is_fast = num_tokens >= MANY_TOKENS and has_onednn and (is_converted or dtype == torch.float32)
     product = _onednn if is_fast else F.linear
     latest: tuple[Tensor, Activations] | None = None
@@ -150,16 +151,6 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
-
-
-def _multiplies(dtype: torch.dtype) -> bool:
-    """Return whether the processor has products of a dtype, which torch's libraries then use."""
-    cpu: Any = torch.cpu
-    if dtype == torch.bfloat16:
-        return bool(cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
-    if dtype == torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return True
 
 
 def _in_float32(product: Product, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
