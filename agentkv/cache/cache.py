@@ -41,7 +41,7 @@ from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.projection import DTYPES
 from agentkv.cache.hf.residual_shift import watch_residual_shift
 from agentkv.cache.layer import CacheLayer
-from agentkv.cache.look_back import LookRecord, SecondPass, draws, query_similarities
+from agentkv.cache.look_back import Look, LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import ForwardGuard
@@ -167,6 +167,10 @@ class Cache(HookedCache):
         """(B, 1) ids of the latest forward's last tokens; None for embeddings."""
         self._is_token: Tensor | None = None
         """(B, columns of the latest forward) bool on the CPU, False for padding; None: none."""
+        self._look: Look | None = None
+        """During a forward whose tokens look back in their one pass."""
+        self._has_looked = False
+        """Whether those of the latest forward could do so."""
         self._takes_drafts = False
         """Whether a forward may be followed by `crop`, for which evictions wait."""
         self._num_waiting = 0
@@ -695,13 +699,32 @@ class Cache(HookedCache):
     # ---- looking back
 
     @property
+    def looks_at_once(self) -> bool:
+        """True if a single new token looks back in its one pass through the model.
+
+        It does where every token looks, and nothing needs the attention or the queries that it
+        would have without a look: statistics of the policy, and layers that share keys.
+        """
+        recall, scorer = self.policy.recall, self.policy.scorer
+        return (
+            isinstance(recall, LookBack)
+            and recall.when.hears is None
+            and self.may_look_back
+            and not self._takes_drafts
+            and scorer.tracker is None
+            and not scorer.window
+            and not self.geometry.sources
+        )
+
+    @property
     def num_looks(self) -> int:
-        """Tokens that have looked back, in all sequences."""
+        """Tokens that have looked back, in all sequences: those that were computed twice, and those
+        that fetched something in their one pass."""
         return self.looks.count
 
     @property
     def num_changing_looks(self) -> int:
-        """Looks after which another token was the likeliest one."""
+        """Looks in a second pass after which another token was the likeliest one."""
         return self.looks.changed
 
     @property
@@ -721,7 +744,7 @@ class Cache(HookedCache):
     @torch.no_grad()
     def look_back(self, model: Any, logits: Tensor) -> Tensor | None:
         recall, ids = self.policy.recall, self._newest
-        if not isinstance(recall, LookBack) or not self.may_look_back:
+        if not isinstance(recall, LookBack) or not self.may_look_back or self._has_looked:
             return None
         if ids is None or self.batch is None:
             return None
@@ -730,8 +753,8 @@ class Cache(HookedCache):
                 signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
             case "similarity":
                 signals = query_similarities(self.cache_layers)
-            case "draw":
-                signals = draws(self.cache_layers)
+            case None:
+                signals = [0.0] * self.batch
         newest: list[int | None] = [num_seen - 1 for num_seen in self.evictor.fed]
         if self._is_token is not None:
             ends = self._is_token[:, -1].tolist()
@@ -741,20 +764,25 @@ class Cache(HookedCache):
         looking = [looks and num_cold > 0 for looks, num_cold in both]
         if not any(looking):
             return None
-        spans, numbers = self.evictor.spans, self.next_numbers
-        q_heads = self.geometry.num_q_heads
-        second = SecondPass(self.layers, spans, numbers, looking, recall, q_heads)
+        look = self._look_of([i for i, looks in enumerate(looking) if looks], appends=False)
+        second = SecondPass(self.layers, look, self.next_numbers)
         with self.progress.changing():
             outputs = model(input_ids=ids.to(torch.int64), use_cache=True, **{CACHE: second})
             again = outputs.logits[:, -1]
-            if recall.promotes and second.unsettled:
-                self.evictor.shrink(second.unsettled)
+            if recall.promotes and look.unsettled:
+                self.evictor.shrink(look.unsettled)
         again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)
         self.looks.count += sum(looking)
         self.looks.changed += int((again.argmax(-1) != logits.argmax(-1)).sum())
-        self.looks.fetched += second.fetched
-        self.looks.read_nbytes += second.read_nbytes
+        self.looks.fetched += look.fetched
+        self.looks.read_nbytes += look.read_nbytes
         return again.to(logits.dtype)
+
+    def _look_of(self, sequences: Sequence[int], *, appends: bool) -> Look:
+        recall, spans = self.policy.recall, self.evictor.spans
+        assert isinstance(recall, LookBack)
+        q_heads = self.geometry.num_q_heads
+        return Look(self.cache_layers, spans, sequences, recall, q_heads, appends=appends)
 
     # ---- what transformers and the hooks of an attached model call
 
@@ -792,6 +820,9 @@ class Cache(HookedCache):
             for layer in self.cache_layers if self._takes_drafts else ():
                 layer.num_spared = num_tokens
             self._make_room(num_tokens)
+            self._has_looked = num_tokens == 1 and is_token is None and self.looks_at_once
+            if self._has_looked and any(self.evictor.num_cold):
+                self._look = self._look_of(range(len(self.evictor.fed)), appends=True)
         except BaseException:
             self.progress.leave()
             raise
@@ -799,6 +830,7 @@ class Cache(HookedCache):
         self.progress.has_changed |= bool(self.recurrent)
 
     def leave(self) -> None:
+        self._look = self.look_step = None
         self._forget_handles()
         self.progress.leave()
 
@@ -898,7 +930,7 @@ class Cache(HookedCache):
             new = slice(start, stop)
             q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
             own = None if is_token is None else is_token[:, new]
-            outputs.append(layer.attend(q, keys, values, own, attention))
+            outputs.append(layer.attend(q, keys, values, own, attention, look=self._look))
             if not self._takes_drafts and not layer.is_shared:
                 self.evictor.after_layer(layer, stop - start)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
@@ -913,6 +945,8 @@ class Cache(HookedCache):
         return pairwise(ends)
 
     def can_step(self, num_columns: int) -> bool:
+        if self._look is not None and not self._look.can_step():
+            return False
         return num_columns == 1 and all(layer.can_step for layer in self.cache_layers)
 
     @torch.no_grad()
@@ -924,7 +958,10 @@ class Cache(HookedCache):
         for layer, module, scale in zip(layers, attentions, scales, strict=True):
             layer.begin_step(layer.attention_of(module, scale, None))
             self.evictor.before_layer(layer, 1)
-        return [(layers, slice(0, self.batch))]
+        if self._look is None:
+            return [(layers, slice(0, self.batch))]
+        self.look_step = self._look.begin_step()
+        return [(layers, slice(i, i + 1)) for i in self._look.sequences]
 
     def _forget_handles(self) -> None:
         # transformers 4.57 leaves the handles of shared layers in the cache
@@ -946,8 +983,18 @@ class Cache(HookedCache):
         if self.policy.recall.looks_back:
             self._newest = None if self._new_ids is None else self._new_ids[:, -1:]
             self.looks.alarms = self.looks.alarms or [None] * len(self.evictor.fed)
-        self._new_ids = None
+        if self._look is not None:
+            self._note_look(self._look)
+        self._new_ids = self._look = self.look_step = None
         self.progress.end()
+
+    def _note_look(self, look: Look) -> None:
+        """Count a look of new tokens."""
+        if self.look_step is not None:
+            look.finish_step(self.look_step)
+        self.looks.count += look.num_fetching
+        self.looks.fetched += look.fetched
+        self.looks.read_nbytes += look.read_nbytes
 
     def _check_batch(self, batch: int) -> None:
         if self.batch is not None and batch != self.batch:

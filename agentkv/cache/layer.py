@@ -5,6 +5,7 @@ Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,14 @@ from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
 from agentkv_kernels.layout import Addressed
+
+
+class Looking(Protocol):
+    """Attends for new tokens that look back."""
+
+    def attend(self, layer: "CacheLayer", query: Tensor, attention: Attention) -> Tensor:
+        """Attend with the newest token of each sequence, which the layer stores; as `query`."""
+        ...
 
 
 class CacheLayer(Addressed):
@@ -163,7 +172,14 @@ class CacheLayer(Addressed):
         return LayerUnit(self.storage, sequence, self.attention, self.shape)
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, is_token: Tensor | None, attention: Attention
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        is_token: Tensor | None,
+        attention: Attention,
+        *,
+        look: "Looking | None" = None,
     ) -> Tensor:
         """Append new tokens and attend over all entries.
 
@@ -174,6 +190,7 @@ class CacheLayer(Addressed):
             keys, values: (B, H, Q, D).
             is_token: (B, Q) bool on the CPU, False for padding, which is not stored and yields
                 zeros; None: no padding.
+            look: of one new token per sequence, which looks back.
 
         Returns:
             (B, Q, H * G, D).
@@ -187,7 +204,11 @@ class CacheLayer(Addressed):
         num_new, columns = q.shape[2], None
         if is_token is not None and not is_token.all():
             columns = [row.nonzero().squeeze(1).to(q.device) for row in is_token]
-        if num_new == 1 and columns is None:
+        if look is not None:
+            norms = self.norms_of(values, attention)
+            self.backend.append(self.storage, keys, values, norms, first=self.fed)
+            output = look.attend(self, q, attention)
+        elif num_new == 1 and columns is None:
             output = self._append_attend(q, keys, values, attention)
         else:
             output = self._append_then_attend(q, keys, values, columns, attention)

@@ -1,11 +1,10 @@
-"""Looking back: which tokens are computed a second time, and that second pass.
+"""Looking back: which tokens attend to cold entries as well, in their one pass or in a second one.
 
 Shapes: B sequences, H key-value heads, G query heads per key-value head, D head size.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -72,43 +71,40 @@ class LookRecord:
         return looking
 
 
-class SecondPass(HookedCache):
-    """Stands for a cache in one forward of the tokens that it was fed last.
+class Look:
+    """The newest tokens of some sequences of a cache, which attend to cold entries as well.
 
-    In every layer, each sequence that looks back replaces the key and value of its newest token and
-    attends to what it fetches as well; a layer that shares the keys of another one attends to what
-    that has fetched. Statistics of the policy stay those of the first pass. All other sequences are
-    unchanged, and their logits mean nothing.
+    A layer fetches for them the best blocks of its cold tier, promotes them if the policy does so,
+    and attends to its hot entries and to what was fetched. A layer that shares the keys of another
+    one attends to what that has fetched.
 
     Args:
-        layers: the cache's layers, as transformers sees them.
+        layers: of the cache.
         spans: its labels.
-        next_numbers: rotary position of each sequence's next token.
-        looking: per sequence, whether it looks back.
+        sequences: those that look back, in ascending order.
         recall: of the cache's policy.
         num_q_heads: query heads of a sequence.
+        appends: the tokens are new; else they are computed again.
     """
 
     def __init__(
         self,
-        layers: Any,
+        layers: Sequence[CacheLayer],
         spans: Spans,
-        next_numbers: Sequence[int],
-        looking: Sequence[bool],
+        sequences: Sequence[int],
         recall: LookBack,
         num_q_heads: int,
+        *,
+        appends: bool,
     ) -> None:
-        super().__init__(layers=layers)
-        self._layers: list[CacheLayer] = [each.layer for each in layers]
-        self._next_numbers, self._looking, self._recall = next_numbers, looking, recall
-        self._num_q_heads = num_q_heads
-        looks = [i for i, each in enumerate(looking) if each]
-        self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in looks}
-        self._others: dict[int, dict[int, list[DensePart]]] = {}
-        """By layer, what its segments have fetched, for layers that share its keys."""
+        self._layers, self.sequences, self._recall = layers, sequences, recall
+        self._num_q_heads, self._appends = num_q_heads, appends
+        self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in sequences}
+        self._by_layer: dict[CacheLayer, dict[int, list[DensePart]]] = {}
+        """What segments have fetched, for layers that share keys."""
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
-        self.unsettled = [layer for layer in self._layers if layer.cold is not None]
+        self.unsettled = [layer for layer in layers if layer.cold is not None]
         """Layers that may hold more than the policy allows, if entries are promoted."""
 
     @property
@@ -116,73 +112,43 @@ class SecondPass(HookedCache):
         """Entries fetched, over all layers and segments, by the label of their tokens."""
         return sum((tally.by_label for tally in self._fetched.values()), Counter[str]())
 
-    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
-        assert (batch, num_tokens) == (len(self._looking), 1), "the newest token of each sequence"
+    @property
+    def num_fetching(self) -> int:
+        """Sequences that have fetched an entry in some layer."""
+        return sum(bool(tally.by_label) for tally in self._fetched.values())
 
-    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
-        return torch.tensor(self._next_numbers)[:, None].sub_(1).clamp_min_(0)
-
-    def can_step(self, num_columns: int) -> bool:
-        return num_columns == 1 and all(map(_can_look_compiled, self._layers))
-
-    def begin_step(
-        self, attentions: Sequence[nn.Module], scales: Sequence[float]
-    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
-        sequences = [i for i, looks in enumerate(self._looking) if looks]
-        group = self._num_q_heads // self._layers[0].shape.num_heads
-        self.look_step = LookStep(self._layers, sequences, self._recall, group)
-        return [(self._layers, slice(i, i + 1)) for i in sequences]
-
-    def finish(self) -> None:
-        done = self.look_step
-        if done is not None:
-            self.unsettled = done.unsettled
-            self.read_nbytes += done.read_nbytes
-            for row, sequence in enumerate(done.sequences):
-                self._fetched[sequence].add(torch.from_numpy(done.positions(row)))
-
-    @torch.no_grad()
     def attend(
-        self,
-        module: nn.Module,
-        handle: Handle,
-        query: Tensor,
-        mask: Tensor | None,
-        scale: float,
-        sinks: Tensor | None,
+        self, layer: CacheLayer, query: Tensor, attention: Attention, *, fetches: bool = True
     ) -> Tensor:
-        """Attend with the newest token of each sequence, (B, 1, H * G, D); zeros without a look."""
-        layer = self._layers[handle.layer_idx]
-        attention = layer.attention_of(module, scale, sinks)
+        """Attend with the newest token of each sequence, which the layer stores.
+
+        Args:
+            query: (B, H * G, 1, D), rotated.
+            fetches: False: attend to what was fetched for another query.
+
+        Returns:
+            As `query`; zeros for a sequence that does not look back.
+        """
         storage, output = layer.storage, query.new_zeros(query.shape)
         of_segments, queries = by_segment(storage, output), by_segment(storage, query)
-        segments = [
-            segment
-            for sequence, looks in enumerate(self._looking)
-            for segment in (storage.segments(sequence) if looks else ())
-        ]
-        if not handle.is_stored:
-            handle.is_stored = True
-            norms = layer.norms_of(handle.values, attention)
-            layer.backend.write_newest(
-                storage, segments, keys=handle.keys, values=handle.values, norms=norms
-            )
+        segments = [segment for i in self.sequences for segment in storage.segments(i)]
+        if fetches:
             fetched = self._fetch(layer, segments, queries, attention)
             if layer.is_shared:
-                self._others[handle.layer_idx] = fetched
+                self._by_layer[layer] = fetched
         else:
-            fetched = self._others[handle.layer_idx]
+            fetched = self._by_layer[layer]
         for segment in segments:
             done = layer.backend.attend_again(
                 storage,
                 segment,
                 queries[segment, None],
-                scale=scale,
+                scale=attention.scale,
                 sinks=_sinks_of(layer, segment, attention),
                 others=fetched.get(segment, ()),
             )
             of_segments[segment] = done[0]
-        return output.transpose(1, 2)
+        return output
 
     def _fetch(
         self,
@@ -210,9 +176,8 @@ class SecondPass(HookedCache):
                 q,
                 scale=scale,
                 others=layer.backend.log_sums(storage, segment, q, scale=scale, sinks=sinks),
-                oldest=0 if window is None else num_seen - window,
-                blocks=recall.blocks,
-                block=recall.block,
+                oldest=0 if window is None else num_seen + self._appends - window,
+                recall=recall,
             )
             self._fetched[sequence].add(cold.storage.positions(segment)[picks[segment]])
             self.read_nbytes += cold.look_nbytes(segment, picks[segment].shape[0])
@@ -221,9 +186,87 @@ class SecondPass(HookedCache):
             return {}
         return {i: [cold.read(i, picks[i], queries.dtype).to(storage.device)] for i in segments}
 
+    def can_step(self) -> bool:
+        """Return whether a compiled step may take the place of all layers' `attend`."""
+        return all(map(_can_look_compiled, self._layers))
+
+    def begin_step(self) -> LookStep:
+        """Return what a compiled step is told, which `finish_step` ends."""
+        group = self._num_q_heads // self._layers[0].shape.num_heads
+        layers, recall = self._layers, self._recall
+        return LookStep(layers, self.sequences, recall, group, appends=self._appends)
+
+    def finish_step(self, done: LookStep) -> None:
+        """Take what a compiled step has found."""
+        self.unsettled = done.unsettled
+        self.read_nbytes += done.read_nbytes
+        for row, sequence in enumerate(self.sequences):
+            self._fetched[sequence].add(torch.from_numpy(done.positions(row)))
+
+
+class SecondPass(HookedCache):
+    """Stands for a cache in one forward of the tokens that it was fed last.
+
+    In every layer, each sequence that looks back replaces the key and value of its newest token and
+    attends to what it fetches as well. Statistics of the policy stay those of the first pass. All
+    other sequences are unchanged, and their logits mean nothing.
+
+    Args:
+        layers: the cache's layers, as transformers sees them.
+        look: of the sequences that look back.
+        next_numbers: rotary position of each sequence's next token.
+    """
+
+    def __init__(self, layers: Any, look: Look, next_numbers: Sequence[int]) -> None:
+        super().__init__(layers=layers)
+        self._layers: list[CacheLayer] = [each.layer for each in layers]
+        self._look, self._next_numbers = look, next_numbers
+
+    def check_input(self, module: nn.Module, batch: int, num_tokens: int) -> None:
+        assert (batch, num_tokens) == (len(self._next_numbers), 1), "each sequence's newest token"
+
+    def rotary_positions(self, given: Tensor | None, num_tokens: int) -> Tensor:
+        return torch.tensor(self._next_numbers)[:, None].sub_(1).clamp_min_(0)
+
+    def can_step(self, num_columns: int) -> bool:
+        return num_columns == 1 and self._look.can_step()
+
+    def begin_step(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float]
+    ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
+        self.look_step = self._look.begin_step()
+        return [(self._layers, slice(i, i + 1)) for i in self._look.sequences]
+
+    def finish(self) -> None:
+        if self.look_step is not None:
+            self._look.finish_step(self.look_step)
+
+    @torch.no_grad()
+    def attend(
+        self,
+        module: nn.Module,
+        handle: Handle,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Attend with the newest token of each sequence, (B, 1, H * G, D); zeros without a look."""
+        layer = self._layers[handle.layer_idx]
+        attention = layer.attention_of(module, scale, sinks)
+        is_new, handle.is_stored = not handle.is_stored, True
+        if is_new:
+            storage = layer.storage
+            segments = [each for i in self._look.sequences for each in storage.segments(i)]
+            norms = layer.norms_of(handle.values, attention)
+            layer.backend.write_newest(
+                storage, segments, keys=handle.keys, values=handle.values, norms=norms
+            )
+        return self._look.attend(layer, query, attention, fetches=is_new).transpose(1, 2)
+
 
 def _can_look_compiled(layer: CacheLayer) -> bool:
-    """Return whether a compiled step may take a layer's part in a second pass."""
+    """Return whether a compiled step may take a layer's part in a look."""
     cold = layer.cold
     return layer.can_step and (cold is None or cold.is_compiled)
 
@@ -242,33 +285,6 @@ def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
         pairs = torch.cat([queries.to("cpu", torch.float32) for queries in newest])
         similarities.append(float(torch.cosine_similarity(pairs[:, 0], pairs[:, 1], -1).mean()))
     return similarities
-
-
-def draws(layers: Sequence[CacheLayer]) -> list[float]:
-    """Return how strongly the newest token of each sequence is drawn to cold entries: the largest
-    share of attention that one of them would get in a layer, mean over the layers."""
-    found: list[list[float]] = [[] for _ in layers[0].fed]
-    for layer in layers:
-        cold, storage, attention = layer.cold, layer.storage, layer.attention
-        if cold is None or storage.queries is None:
-            continue
-        assert attention is not None, "a token was fed"
-        for sequence, num_seen in enumerate(layer.fed):
-            newest = storage.queries.of(sequence)[0][None, :, -1:]
-            largest = 0.0
-            own = torch.split(by_segment(storage, newest), 1)
-            for segment, q in zip(storage.segments(sequence), own, strict=True):
-                if not cold.storage.counts[segment]:
-                    continue
-                scale, sinks = attention.scale, _sinks_of(layer, segment, attention)
-                others = layer.backend.log_sums(storage, segment, q, scale=scale, sinks=sinks)
-                shares = cold.shares(segment, q, scale=scale, others=others)
-                if layer.shape.window is not None:
-                    oldest = num_seen - layer.shape.window
-                    shares = shares[cold.storage.positions(segment) >= oldest]
-                largest = max(largest, float(shares.max())) if len(shares) else largest
-            found[sequence].append(largest)
-    return [fmean(each) if each else 0.0 for each in found]
 
 
 class _Tally:

@@ -1,4 +1,4 @@
-"""A second pass as a compiled step: what it is told of the cold tiers, and what it found.
+"""A compiled step that looks back: what it is told of the cold tiers, and what it found.
 
 Shapes: L layers, B sequences that look back, H key-value heads, D head size; n entries that a
 segment may fetch.
@@ -29,6 +29,7 @@ class LookStep:
         sequences: those that look back, in ascending order.
         recall: of the cache's policy.
         group: query heads per key-value head.
+        appends: its tokens are new; else they are the newest ones, computed again.
     """
 
     def __init__(
@@ -37,8 +38,11 @@ class LookStep:
         sequences: Sequence[int],
         recall: LookBack,
         group: int,
+        *,
+        appends: bool,
     ) -> None:
         self._layers, self.sequences, self._recall, self._group = layers, sequences, recall, group
+        self.appends = appends
         self._num_heads = layers[0].shape.num_heads
         self._counts = np.zeros((len(layers), len(sequences), self._num_heads), np.int64)
         self._picks = self._positions = np.empty((*self._counts.shape, 0), np.int64)
@@ -71,7 +75,7 @@ class LookStep:
         for i, layer in enumerate(self._layers):
             storage, cold, window = layer.storage, layer.cold, layer.shape.window
             segments[i] = [storage.segments(sequence).start for sequence in self.sequences]
-            most_hot = max(most_hot, *storage.counts)
+            most_hot = max(most_hot, *storage.counts) + self.appends
             if cold is None:
                 continue
             tiers[i], loans[i] = cold.storage.descriptor.address, cold.loans.address
@@ -81,7 +85,8 @@ class LookStep:
                 sizes = sizes + cold.index.table.counts
             most_cold = max(most_cold, *sizes)
             if window is not None:
-                oldest[i] = [layer.fed[sequence] - window for sequence in self.sequences]
+                fed = [layer.fed[sequence] + self.appends for sequence in self.sequences]
+                oldest[i] = [num_seen - window for num_seen in fed]
             self.read_nbytes += sum(cold.scan_nbytes(own) for own, _, _ in self._segments(layer))
             most = recall.blocks * recall.block
             free = [min(most, n - cold.loans.count(s)) for s, n in enumerate(counts)]
@@ -110,6 +115,8 @@ class LookStep:
         for place, array in arrays.items():
             look[place] = array.ctypes.data
         look[numbers.NUM_BLOCKS], look[numbers.BLOCK_SIZE] = recall.blocks, recall.block
+        look[numbers.LEAST_SHARE] = np.float32(recall.draw).view(np.int32)
+        look[numbers.APPENDS] = self.appends
         look[numbers.MOST_COLD], look[numbers.MOST_HOT] = most_cold, most_hot
         look[numbers.MOST_PICKED] = most_picked
         self._alive = [look, *arrays.values()]
@@ -129,7 +136,7 @@ class LookStep:
             if rule[numbers.MOST_HELD] >= 0:
                 assert cold is not None
                 cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
-                own = sequence, rule, free[sequence], needed[sequence]
+                own = sequence, rule, free[sequence] + self.appends, needed[sequence]
                 lacks |= needed_counts(storage.descriptor.address, *own)
         if not lacks:
             return
@@ -148,7 +155,9 @@ class LookStep:
         """
         for i, layer in enumerate(self._layers):
             storage, cold = layer.storage, layer.cold
-            if storage.layout.num_norms:
+            if self.appends:
+                layer.finish_step(values[i, :, :, None], None)
+            elif storage.layout.num_norms:
                 self._write_norms(layer, values[i])
             if cold is None:
                 continue

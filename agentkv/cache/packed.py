@@ -36,6 +36,8 @@ def why_alone(cache: Cache, num_tokens: int) -> str | None:
             "a model with recurrent states reads several tokens, or a first one, of one cache at a "
             "time"
         )
+    if num_tokens == 1 and cache.looks_at_once:
+        return f"under {cache.policy.name}, a token looks back in its one pass"
     if num_tokens > 1 and cache.policy.allocator.learns:
         return f"{cache.policy.name} learns from each context and must read it alone"
     return None

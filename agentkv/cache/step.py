@@ -56,8 +56,8 @@ class CompiledStep:
             members: per cache, its layers, after `begin_step`.
             ids: token per sequence.
             positions: rotary position per sequence.
-            look: computes the newest tokens of some sequences of one cache again in place of
-                appending; `members` then names the cache for each of these sequences.
+            look: lets the tokens of some sequences of one cache look back, and says whether they
+                are new or computed again; `members` then names the cache for each sequence.
         """
         with self._lock:
             space = self._spaces.get(len(ids))
@@ -87,9 +87,7 @@ class CompiledStep:
         step[numbers.FIRST_ROWS] = rows.ctypes.data
         step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
         step[numbers.LOOK] = 0
-        if not kernel.can_begin(space.address):
-            for layer in by_layer:
-                layer.storage.reserve()
+        self._reserve(space, by_layer)
         emas = np.zeros((len(by_layer), 3))
         masses: list[Tensor | None] = [None] * len(by_layer)
         for i, layer in enumerate(by_layer):
@@ -110,6 +108,12 @@ class CompiledStep:
             layer.finish_step(values, masses[i])
         return logits
 
+    def _reserve(self, space: "_WorkSpace", by_layer: Sequence[CacheLayer]) -> None:
+        """Give the tables of a step's layers capacity for one more entry."""
+        if not kernel.can_begin(space.address):
+            for layer in by_layer:
+                layer.storage.reserve()
+
     def _look(
         self,
         space: "_WorkSpace",
@@ -121,6 +125,8 @@ class CompiledStep:
         descriptors, step = _descriptors(layers), space.step
         step[numbers.NUM_CACHES] = 1
         step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
+        if look.appends:
+            self._reserve(space, layers)
         step[numbers.LOOK] = look.begin()
         logits = self._lead(space, ids, positions)
         look.finish(space.values)

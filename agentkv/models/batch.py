@@ -73,6 +73,7 @@ class Batch:
             if not num_tokens or (num_tokens > LONG_CHUNK and has_long):
                 continue
             has_long = has_long or num_tokens > LONG_CHUNK
+            generation.cache.may_look_back = generation.may_look_back
             if why_alone(generation.cache, num_tokens) is not None:
                 forwards.append([generation])
             elif num_tokens == 1:
@@ -83,8 +84,6 @@ class Batch:
 
     def _forward(self, members: list[Generation]) -> None:
         device = self._model.device
-        for generation in members:
-            generation.cache.may_look_back = generation.may_look_back
         forward = PackedForward(
             self._model,
             [generation.cache for generation in members],

@@ -57,6 +57,9 @@ class LookBack:
     short: int = 0
     """Longest input whose tokens may all look back, and which `feed` therefore reads one token at a
     time. Of a longer input, the last token alone may."""
+    draw: float = 0.0
+    """A block is fetched only if one of its entries would receive at least this share of attention
+    from a query head."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -64,13 +67,14 @@ class LookBack:
         require_positive("block", self.block)
         require_flag("promotes", self.promotes)
         require_count("short", self.short)
+        require_share("draw", self.draw)
         # compiled looks read these
         known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
         require_one_of("format", self.format, known)
         require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(
-                "when must be Always(), Unsure(...), Drawn(...), Turned(...) or AtRandom(...); "
+                "when must be Always(), Unsure(...), Turned(...) or AtRandom(...); "
                 f"found {self.when!r}"
             )
 
@@ -79,15 +83,19 @@ class LookBack:
         return _QUERIES[self.when.hears]
 
 
-_QUERIES: dict[Signal, int] = {"confidence": 0, "similarity": 2, "draw": 1}
+_QUERIES: dict[Signal | None, int] = {None: 0, "confidence": 0, "similarity": 2}
 """Latest queries of each layer that a signal needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Every token looks back."""
+    """Every token looks back.
 
-    hears: ClassVar[Signal] = "confidence"
+    It looks in its one pass through the model, layer by layer, wherever nothing needs a first pass
+    without looks (see `Cache.looks_at_once`).
+    """
+
+    hears: ClassVar[None] = None
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         return True
@@ -150,29 +158,6 @@ class Turned:
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         return signal < self.similarity
-
-    def looks(self, position: int, last_alarm: int | None) -> bool:
-        return position == last_alarm
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A token looks back if its attention is drawn to cold entries.
-
-    The signal needs the scan of all cold keys that a look begins with, at every token.
-
-    Source: our choice, after the recall scores of ArkVale (NeurIPS 2024).
-    """
-
-    draw: float = 0.05
-    """A larger share of attention for a cold entry, mean over the layers, is an alarm."""
-    hears: ClassVar[Signal] = "draw"
-
-    def __post_init__(self) -> None:
-        require_share("draw", self.draw)
-
-    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
-        return signal > self.draw
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
         return position == last_alarm

@@ -307,10 +307,9 @@ class Precision(Protocol):
         """
 
 
-Signal = Literal["confidence", "similarity", "draw"]
+Signal = Literal["confidence", "similarity"]
 """A number per token. confidence: of the next token. similarity: mean cosine of the token's queries
-and those of the token before. draw: largest share of attention that a cold entry would get, mean
-over the layers."""
+and those of the token before."""
 
 
 @runtime_checkable
@@ -318,8 +317,8 @@ class Occasion(Protocol):
     """Decides which tokens look back."""
 
     @property
-    def hears(self) -> Signal:
-        """The signal that raises the alarm."""
+    def hears(self) -> Signal | None:
+        """The signal that raises the alarm; None: every token looks back."""
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         """Return whether a token is an alarm.

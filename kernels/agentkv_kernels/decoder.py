@@ -133,6 +133,8 @@ is cut for."""
     OLDEST,
     NUM_BLOCKS,
     BLOCK_SIZE,
+    LEAST_SHARE,
+    APPENDS,
     MOST_COLD,
     SHARES,
     MOST_HOT,
@@ -145,15 +147,17 @@ is cut for."""
     RULES,
     OUTCOMES,
     LOOK_NUMBERS,
-) = range(19)
-"""Numbers of a look: a step that computes the newest tokens of B sequences of one cache again, with
-cold entries besides. It writes keys and values over those of the newest entries, and keeps no
-statistic. A segment's numbers stand at its first head.
+) = range(21)
+"""Numbers of a look: a step that computes the newest tokens of B sequences of one cache with cold
+entries besides, again or, if it appends, for the first time. It writes keys and values over those
+of the newest entries, which an appending step has begun, and keeps no statistic. A segment's
+numbers stand at its first head.
 
 Addresses of (L,) int64: descriptors of the cold tiers, 0 for a layer without one, and of the tables
 of their digests, 0 where all keys are scanned, and of the numbers of their loans. Addresses of
 (L, B) int64: first segment of each sequence, and lowest position that it may fetch. How many
-blocks, and positions of a block. The most entries of a segment of a cold tier, and the address of
+blocks, positions of a block, and the bits of the float32 share that a block must draw. Whether the
+step appends, 1 or 0. The most entries of a segment of a cold tier, and the address of
 work space for their shares, (B, H, most) float32. The most entries of a hot segment, and the
 address of work space for their logits, (B, H, G, most) float32. The most entries that a segment
 fetches, and the addresses of work space for these, (B, H, 2, most, D) float32, keys before values,

@@ -298,18 +298,18 @@ class Backend:
         oldest: int,
         blocks: int,
         block: int,
+        least: float,
     ) -> Tensor:
         """Return the numbers (n,) of a segment's entries in its best blocks, in order of position.
 
         Args:
             scores: (T,) float32, none below 0.
             lent: as in `largest_shares`; they are left out.
-            oldest, blocks, block: as in `look.best_blocks`.
+            oldest, blocks, block, least: as in `look.best_blocks`.
         """
         hidden = torch.tensor(lent, dtype=torch.int64, device=cold.device)
-        return best_blocks(
-            cold.positions(segment), scores, hidden, oldest=oldest, blocks=blocks, block=block
-        )
+        positions, wanted = cold.positions(segment), {"blocks": blocks, "block": block}
+        return best_blocks(positions, scores, hidden, oldest=oldest, least=least, **wanted)
 
     def attend_again(
         self,

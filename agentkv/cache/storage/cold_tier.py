@@ -189,8 +189,7 @@ class ColdTier:
         scale: float,
         others: Tensor,
         oldest: int,
-        blocks: int,
-        block: int,
+        recall: LookBack,
     ) -> Tensor:
         """Return the numbers (n,) of a segment's entries to fetch, in order of position.
 
@@ -198,12 +197,19 @@ class ColdTier:
             q: (1, W * G, 1, D), rotated.
             scale, others: as in `Backend.largest_shares`.
             oldest: lowest position that the queries may see.
-            blocks, block: as in `LookBack`.
+            recall: says how many blocks, and of what size.
         """
         scores = self.shares(segment, q, scale=scale, others=others)
         lent = list(self.loans.of(segment).values())
         return self._backend.best_blocks(
-            self.storage, segment, scores, lent=lent, oldest=oldest, blocks=blocks, block=block
+            self.storage,
+            segment,
+            scores,
+            lent=lent,
+            oldest=oldest,
+            blocks=recall.blocks,
+            block=recall.block,
+            least=recall.draw,
         )
 
     def shares(self, segment: int, q: Tensor, *, scale: float, others: Tensor) -> Tensor:

@@ -197,9 +197,11 @@ class NumbaBackend(Backend):
         oldest: int,
         blocks: int,
         block: int,
+        least: float,
     ) -> Tensor:
         positions, hidden = cold.positions(segment).numpy(), np.array(lent, np.int64)
-        found = look_kernels.best_blocks(positions, scores.numpy(), hidden, oldest, blocks, block)
+        wanted = oldest, blocks, block, np.float32(least)
+        found = look_kernels.best_blocks(positions, scores.numpy(), hidden, *wanted)
         return torch.from_numpy(found)
 
     def attend_again(

@@ -9,7 +9,7 @@ from agentkv.policies.named.newest import streaming
 from agentkv.policies.named.stored import Recent, with_older
 from agentkv.policies.parameters import Help, require_one_of
 from agentkv.policies.policy import Policy
-from agentkv.policies.recall import Always, AtRandom, Drawn, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
@@ -19,12 +19,11 @@ def lookback(
     base: Policy,
     *,
     when: Annotated[
-        Literal["unsure", "drawn", "always", "turned", "random"],
+        Literal["unsure", "always", "turned", "random"],
         Help(
-            'Which tokens look back: "unsure" those with an alarm, "drawn" those whose attention '
-            'is drawn to cold entries, "always" all, "turned" those whose queries differ from '
-            'those of the token before, "random" a share of them, as a control (our choice: '
-            "unsure)."
+            'Which tokens look back: "unsure" those with an alarm, "always" all, in their one pass '
+            'through the model, "turned" those whose queries differ from those of the token '
+            'before, "random" a share of them, as a control (our choice: unsure).'
         ),
     ] = "unsure",
     threshold: Annotated[
@@ -49,13 +48,6 @@ def lookback(
             'back if when="turned" (our choice: 0.8).'
         ),
     ] = 0.8,
-    draw: Annotated[
-        float,
-        Help(
-            "Share of attention that a cold entry would get, mean over the layers, above which a "
-            'token looks back if when="drawn" (our choice: 0.05).'
-        ),
-    ] = 0.05,
     share: Annotated[
         float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
     ] = 0.1,
@@ -83,6 +75,13 @@ def lookback(
             "choice: 64)."
         ),
     ] = 64,
+    draw: Annotated[
+        float,
+        Help(
+            "A block is fetched only if one of its entries would receive at least this share of "
+            "attention (our choice: 0)."
+        ),
+    ] = 0.0,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -97,13 +96,13 @@ def lookback(
     """
     occasions: dict[str, Occasion] = {
         "unsure": Unsure(threshold, stretch, calm),
-        "drawn": Drawn(draw),
         "always": Always(),
         "turned": Turned(similarity),
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
-    return replace(base, recall=LookBack(occasion, blocks, block, promotes, format, digests, short))
+    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw)
+    return replace(base, recall=recall)
 
 
 @named(lookback)

@@ -15,6 +15,7 @@ from agentkv_kernels.decoder import (
     ACTIVATION,
     ADDED,
     ALL_HEADS,
+    APPENDS,
     ATTENDED_NORM,
     COUNTER_STRIDE,
     COUNTERS,
@@ -88,7 +89,13 @@ from agentkv_kernels.numba.linear import (
 )
 from agentkv_kernels.numba.numbers import widened
 from agentkv_kernels.numba.pieces import done, num_pieces_of, start_of, take, wait
-from agentkv_kernels.numba.second_pass import attend_again, choose, scan, settle_looked
+from agentkv_kernels.numba.second_pass import (
+    attend_again,
+    choose,
+    numbers_at,
+    scan,
+    settle_looked,
+)
 from agentkv_kernels.numba.step_arrays import constant, rows_at
 from agentkv_kernels.numba.turning import turn_heads
 
@@ -400,12 +407,14 @@ def read_embedding(decoder, token, out, like):
 
 @compiled(nogil=True)
 def begin(address, like):
-    """Begin an entry in all layers unless it looks back, read the embeddings, and set the counters
-    to 0."""
+    """Begin an entry in all layers unless tokens are computed again, read the embeddings, and set
+    the counters to 0."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
     num_layers, hidden, num_rows = decoder[NUM_LAYERS], decoder[HIDDEN], step[NUM_ROWS]
-    size = 0 if step[LOOK] else num_layers * step[NUM_CACHES]
+    size = num_layers * step[NUM_CACHES]
+    if step[LOOK] and not numbers_at(step[LOOK])[APPENDS]:
+        size = 0
     for descriptor in carray(pointer(step[LAYER_DESCRIPTORS]), (size,), np.int64):
         begin_entry(layer_at(descriptor))
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)

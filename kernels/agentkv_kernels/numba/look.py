@@ -149,13 +149,14 @@ def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares)
 
 
 @compiled(nogil=True)
-def best_blocks(positions, scores, hidden, oldest, num_blocks, block):
+def best_blocks(positions, scores, hidden, oldest, num_blocks, block, least):
     """Return the numbers of the entries in the best blocks; see `look.best_blocks`.
 
     Args:
         positions: (T,) int32.
         scores: (T,) float32, none below 0.
         hidden: numbers of entries, int64.
+        least: float32, at least 0.
     """
     num_entries = positions.shape[0]
     is_hidden, last = np.zeros(num_entries, np.bool_), i32(0)
@@ -177,7 +178,7 @@ def best_blocks(positions, scores, hidden, oldest, num_blocks, block):
     is_chosen = np.zeros(best.shape[0], np.bool_)
     for own in range(best.shape[0]):
         is_full = num_chosen == order.shape[0] - 1
-        if best[own] < f32(0.0) or (is_full and best[own] <= best[order[num_chosen - 1]]):
+        if best[own] < least or (is_full and best[own] <= best[order[num_chosen - 1]]):
             continue
         at = num_chosen
         while at and best[order[at - 1]] < best[own]:

@@ -17,6 +17,7 @@ from agentkv_kernels.decoder import (
     DIGESTS,
     FETCHED,
     HOT_LOGITS,
+    LEAST_SHARE,
     LOANS,
     LOOK_NUMBERS,
     MOST_COLD,
@@ -255,6 +256,7 @@ def choose(look, layer_idx, num_rows, heads, address, row, head):
         carray(pointer(numbers[OLDEST]), (at + 1,), np.int64)[at],
         numbers[NUM_BLOCKS],
         numbers[BLOCK_SIZE],
+        i32(numbers[LEAST_SHARE]).view(np.float32),
     )
     shape = (at * heads + head + 1, numbers[MOST_PICKED])
     picks = carray(pointer(numbers[PICKS]), shape, np.int64)[at * heads + head]

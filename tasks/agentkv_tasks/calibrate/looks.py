@@ -117,6 +117,7 @@ class Looks:
                 "format": recall.format,
                 "digests": recall.digests,
                 "short": recall.short,
+                "draw": recall.draw,
             },
         )
 

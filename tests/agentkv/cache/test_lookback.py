@@ -11,12 +11,13 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
-from agentkv.cache.look_back import SecondPass, draws, query_similarities
+from agentkv.cache.look_back import Look, SecondPass, query_similarities
+from agentkv.cache.misuse import Misuse
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.recall import Always, AtRandom, Drawn, Forget, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure
 from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed, kept
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
@@ -123,13 +124,13 @@ def test_a_look_reads_all_keys_or_the_digests_and_what_it_fetches(model_of, toke
     cache.may_look_back = True
     cache.feed(model, tokens(1, 1, seed=1))
     assert cache.fetched == {"": 8 * len(cache.cache_layers)}
-    layout, num_cold = cache.cache_layers[0].cold.storage.layout, 201 - cache.budget
+    layout, num_cold = cache.cache_layers[0].cold.storage.layout, 200 - cache.budget
     heads, dim = layout.num_heads, layout.head_dim
     # a key has its scales, or half of the number of the block that has them
     key = {"dense": 4 * heads * dim, "int8": heads * dim + 2, "int4": heads * (dim // 2 + 2)}[form]
     scanned = num_cold * key
     if form == "int8":
-        scanned += 4 * heads * dim  # scales: three blocks of the 176 entries, one of the newest
+        scanned += 3 * heads * dim  # scales of three blocks
     if digests:
         scanned = -(-num_cold // 4) * (4 + heads * (2 * dim + 1))
     assert cache.look_nbytes == len(cache.cache_layers) * (scanned + 8 * 2 * key)
@@ -164,7 +165,7 @@ def test_looking_at_all_dense_entries_is_attention_over_everything(
     model = model_of(family).double()
     found, expected, num_looks = beside_a_full_cache(model, tokens, budget=24, digests=digests)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-    assert num_looks == 2 * 12
+    assert num_looks == 2 * 11  # nothing is cold before the first
 
 
 @torch.no_grad()
@@ -172,7 +173,7 @@ def test_looking_at_all_dense_entries_is_attention_over_everything(
 def test_it_is_so_within_windows_of_the_model_and_with_sinks(family, model_of, tokens):
     found, expected, num_looks = beside_a_full_cache(model_of(family), tokens, budget=20)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert num_looks == 2 * 16
+    assert num_looks == 2 * 15
 
 
 def beside_a_full_cache(model, tokens, *, budget, digests=False):
@@ -189,17 +190,21 @@ def beside_a_full_cache(model, tokens, *, budget, digests=False):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("draw", [0.0, 0.03])
 @pytest.mark.parametrize("form", ["dense", "int8"])
 @pytest.mark.parametrize("name", ["snapkv", "window", "conf-kv", "ada-snapkv"])
-def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(model_of, tokens, name, form):
+def test_promoted_are_the_blocks_with_the_largest_shares_of_attention(
+    model_of, tokens, name, form, draw
+):
     model = ordinary(model_of("llama"))
-    cache = cache_of(model, name, Always(), blocks=2, block=4, format=form)
+    cache = cache_of(model, name, Always(), blocks=2, block=4, format=form, draw=draw)
     cache.feed(model, tokens(1, 60))
     seen = watch_best(cache)
     cache.feed(model, tokens(1, 1, seed=1))
-    assert seen
+    numbers = [len(found) for *_, found in seen]
+    assert max(numbers) and (draw == 0 or min(numbers) < max(numbers))
     for layer, cold, hot, segment, q, scale, found in seen:
-        expected = best_in_loops(cold, hot, q, scale, blocks=2, block=4)
+        expected = best_in_loops(cold, hot, q, scale, blocks=2, block=4, least=draw)
         assert found == expected
         assert found <= places(cache.cache_layers[layer].storage, segment) or name != "window"
 
@@ -255,22 +260,29 @@ def ordinary(model):
     return own
 
 
+IN_A_SECOND_PASS = Unsure(1.0)
+"""Every token looks back, after a first pass that finds it unsure."""
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("form", ["int8", "dense", "int4", "fp8", "nf4"])
 @pytest.mark.parametrize("promotes", [True, False])
 @pytest.mark.parametrize("digests", [False, True])
+@pytest.mark.parametrize("when", [Always(), IN_A_SECOND_PASS], ids=["one pass", "second pass"])
+@pytest.mark.parametrize("draw", [0.0, 0.02])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-window"])
 @pytest.mark.parametrize("name", sampled(LOOKING, every=6))
 @pytest.mark.sample("pairs")
-def test_a_compiled_second_pass_is_that_of_transformers(
-    model_of, tokens, name, family, digests, promotes, form
+def test_a_compiled_look_is_that_of_transformers(
+    model_of, tokens, name, family, draw, when, digests, promotes, form
 ):
     model, caches, found = model_of(family), [], []
     options = {"blocks": 2, "block": 4, "promotes": promotes, "digests": digests, "format": form}
+    options["draw"] = draw
     if family == "mistral-window":
         options["budget"] = 20  # less than the model's window, or nothing is cold
     for each in (model, ordinary(model)):
-        caches.append(cache_of(each, name, Always(), **options))
+        caches.append(cache_of(each, name, when, **options))
         gate, logits = caches[-1].gate(), []
         for seed, count in enumerate((*CHUNKS, 1, 1, 1)):
             logits.append(each(tokens(2, count, seed=seed), past_key_values=caches[-1]).logits)
@@ -291,12 +303,13 @@ def test_a_compiled_second_pass_is_that_of_transformers(
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_a_compiled_second_pass_in_16_bits_fetches_what_that_of_transformers_does(
-    model_of, tokens, dtype
+@pytest.mark.parametrize("when", [Always(), IN_A_SECOND_PASS], ids=["one pass", "second pass"])
+def test_a_compiled_look_in_16_bits_fetches_what_that_of_transformers_does(
+    model_of, tokens, when, dtype
 ):
     model, found = model_of("llama").to(dtype), []
     for each in (model, ordinary(model)):
-        cache = cache_of(each, "window", Always(), **EVERYTHING)
+        cache = cache_of(each, "window", when, **EVERYTHING)
         found.append(torch.cat([cache.feed(each, tokens(2, n, seed=n)) for n in (60, 1, 1)]))
         cache.check()
         assert cache.num_looks == 6
@@ -304,12 +317,13 @@ def test_a_compiled_second_pass_in_16_bits_fetches_what_that_of_transformers_doe
     assert (found[0] - found[1]).abs().max() <= near
 
 
-def test_a_second_pass_runs_no_code_of_transformers(model_of, tokens, monkeypatch):
+def test_a_look_runs_no_code_of_transformers(model_of, tokens, monkeypatch):
     model = model_of("llama")
     cache = cache_of(model, "window", Always(), blocks=2, block=4)
     cache.feed(model, tokens(1, 1))
     monkeypatch.setattr(type(model.model), "forward", None)
     monkeypatch.setattr(SecondPass, "attend", None)
+    monkeypatch.setattr(Look, "attend", None)
     cache.feed(model, tokens(1, 60))
     cache.feed(model, tokens(1, 1))
     assert cache.num_looks == 2
@@ -404,7 +418,7 @@ def entries_in(storage, segment):
     return storage.positions(segment).tolist(), keys.tolist()
 
 
-def best_in_loops(cold, hot, q, scale, *, blocks, block):
+def best_in_loops(cold, hot, q, scale, *, blocks, block, least):
     own = [i for i, position in enumerate(cold[0]) if position not in hot[0]]  # others are lent
     positions = [cold[0][i] for i in own]
     keys = [[head[i] for i in own] for head in cold[1]]
@@ -420,7 +434,8 @@ def best_in_loops(cold, hot, q, scale, *, blocks, block):
     of_block = {}
     for position, share in best.items():
         of_block[position // block] = max(of_block.get(position // block, 0.0), share)
-    chosen = sorted(of_block, key=of_block.__getitem__, reverse=True)[:blocks]
+    able = [number for number, share in of_block.items() if share >= least]
+    chosen = sorted(able, key=of_block.__getitem__, reverse=True)[:blocks]
     return {position for position in positions if position // block in chosen}
 
 
@@ -524,46 +539,6 @@ def test_looks_by_queries_go_on_after_copies_files_and_other_orders(model_of, to
         other.check()
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["window", "snapkv"])
-def test_a_token_looks_back_if_cold_entries_draw_more_than_a_share_of_its_attention(
-    model_of, tokens, name
-):
-    """The share is that of the entry that draws most in a layer, mean over the layers."""
-    model = model_of("llama")
-
-    def read(draw):
-        cache = cache_of(model, name, Drawn(draw), format="dense")
-        cache.may_look_back = False
-        cache.feed(model, tokens(2, 90, seed=4))
-        cache.may_look_back = True
-        cache.feed(model, tokens(2, 1, seed=5))
-        return cache
-
-    cache = read(1.0)
-    assert cache.num_looks == 0
-    expected = []
-    for sequence in range(2):
-        shares = []
-        for layer in cache.cache_layers:
-            storage, scale = layer.storage, layer.attention.scale
-            per = storage.layout.segments_per_sequence
-            queries = storage.queries.of(sequence)[0][:, -1].chunk(per)
-            largest = 0.0
-            for segment, q in zip(storage.segments(sequence), queries, strict=True):
-                parts = [*storage.parts(segment), *layer.cold.storage.parts(segment)]
-                keys = torch.cat([part.decode(torch.float32)[0][0] for part in parts], dim=1)
-                grouped = q.view(len(keys), -1, q.shape[-1])
-                weights = (grouped @ keys.mT * scale).softmax(dim=-1)
-                num_cold = layer.cold.storage.counts[segment]
-                largest = max(largest, float(weights[..., -num_cold:].max()))
-            shares.append(largest)
-        expected.append(sum(shares) / len(shares))
-    assert draws(cache.cache_layers) == pytest.approx(expected, rel=1e-4)
-    low, high = sorted(expected)
-    assert read(low * 0.99).num_looks == 2 and read((low + high) / 2).num_looks == 1
-
-
 def test_random_looks_have_their_share_and_are_drawn_by_position():
     when = AtRandom(share=0.2, seed=3)
     alarms = [position for position in range(5000) if when.is_alarm(1.0, position, None)]
@@ -595,7 +570,7 @@ def test_what_looks_fetch_is_counted_by_label(model_of, tokens):
 def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
     model = model_of("llama")
     without, changed = cache_of(model, "window", Unsure(0.0)), 0
-    cache = cache_of(model, "window", Always(), promotes=False, **EVERYTHING)
+    cache = cache_of(model, "window", IN_A_SECOND_PASS, promotes=False, **EVERYTHING)
     for each in (without, cache):
         each.feed(model, tokens(1, 60))
     changed = cache.num_changing_looks
@@ -735,7 +710,7 @@ def test_generate_sees_the_second_pass_only(model_of, tokens, options):
 @torch.no_grad()
 def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens):
     model = model_of("llama")
-    whens = (Always(), Unsure(0.0), AtRandom(0.5), Turned(0.5), Drawn(0.1))
+    whens = (IN_A_SECOND_PASS, Unsure(0.0), AtRandom(0.5), Turned(0.5))
     together, alone = (
         [cache_of(model, "window", when, blocks=2, block=4) for when in whens] for _ in range(2)
     )
@@ -749,6 +724,35 @@ def test_caches_that_share_a_forward_look_back_each_for_itself(model_of, tokens)
         one.check()
         assert one.num_looks == other.num_looks
     assert together[0].num_looks == 6 > together[2].num_looks > 0 == together[1].num_looks
+
+
+@torch.no_grad()
+def test_a_token_that_looks_back_in_its_one_pass_shares_no_forward(model_of, tokens):
+    model = model_of("llama")
+    one, other = (cache_of(model, "window", Always(), blocks=2, block=4) for _ in range(2))
+    feed_packed(model, [one, other], [tokens(1, 60, seed=i) for i in range(2)])
+    with pytest.raises(Misuse, match="looks back in its one pass; found 1 tokens for it among oth"):
+        feed_packed(model, [one, other], [tokens(1, 1), tokens(1, 1)])
+    one.may_look_back = other.may_look_back = False
+    feed_packed(model, [one, other], [tokens(1, 1), tokens(1, 1)])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["window", "snapkv", "h2o"])
+def test_a_token_that_always_looks_is_computed_once_if_no_statistic_needs_more(
+    model_of, tokens, name
+):
+    """A policy that ranks by attention is told of the attention without a look."""
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=2, block=4)
+    cache.feed(model, tokens(1, 90))
+    passes = []
+    hook = model.register_forward_hook(lambda *own: passes.append(own), always_call=True)
+    for seed in range(3):
+        cache.feed(model, tokens(1, 1, seed=seed))
+    hook.remove()
+    assert cache.looks_at_once == (name == "window")
+    assert len(passes) == (3 if name == "window" else 6) and cache.num_looks == 4
 
 
 # ---- refusals
@@ -782,7 +786,7 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: Unsure(stretch=-1), "stretch must be"),
         (lambda: AtRandom(2.0), "share must be"),
         (lambda: Turned(-0.1), "similarity must be"),
-        (lambda: Drawn(1.1), "draw must be"),
+        (lambda: LookBack(Always(), draw=1.1), "draw must be"),
         (lambda: LookBack(Always(), short=-1), "short must be"),
     ],
 )

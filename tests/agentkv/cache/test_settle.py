@@ -6,13 +6,13 @@ import torch
 
 import agentkv
 from agentkv.cache import look_step
-from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.look_step import UNSETTLED, rule_of
+from agentkv.cache.storage.cold_tier import ColdTier
 from agentkv_kernels.decoder import TARGET
 
 
-def policy_of(name, **options):
-    return agentkv.policy(name, when="always", blocks=2, block=8, **options)
+def policy_of(name, *, when="unsure", **options):
+    return agentkv.policy(name, when=when, threshold=1.0, blocks=2, block=8, **options)
 
 
 def feed(model, cache, tokens, *, drops):
@@ -38,19 +38,20 @@ def stored(cache):
     ]
 
 
+@pytest.mark.parametrize("when", ["always", "unsure"])
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("name", ["lookback", "lookback-int8"])
 def test_segments_are_settled_as_by_promoting_evicting_and_quantizing(
-    model_of, tokens, monkeypatch, name, drops
+    model_of, tokens, monkeypatch, name, drops, when
 ):
-    model, shrinks, found = model_of("llama"), [], []
-    shrink = Evictor.shrink
-    monkeypatch.setattr(Evictor, "shrink", lambda *own: shrinks.append(own) or shrink(*own))
+    model, promoted, found = model_of("llama"), [], []
+    promote = ColdTier.promote
+    monkeypatch.setattr(ColdTier, "promote", lambda *own: promoted.append(own) or promote(*own))
     for settles in (True, False):
         if not settles:
-            assert len(shrinks) < 15  # only where a table lacked capacity
+            assert len(promoted) < 15 * 4  # only where a table lacked capacity
             monkeypatch.setattr(look_step, "rule_of", lambda layer, sequence: UNSETTLED)
-        cache = agentkv.Cache.for_model(model, policy=policy_of(name), budget=150)
+        cache = agentkv.Cache.for_model(model, policy=policy_of(name, when=when), budget=150)
         logits = feed(model, cache, tokens, drops=drops)
         found.append((cache, logits))
     (cache, logits), (other, expected) = found
