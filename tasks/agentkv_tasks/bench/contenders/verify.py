@@ -128,8 +128,17 @@ def check_state(contender: Ours, token: Tensor) -> dict[str, float]:
         WrongError: a distance exceeds rounding, or the structure is broken.
     """
     distances: list[float] = []
+    cache = contender.cache
+    if cache.looks_at_once:
+        # what such a token fetches is seen in its logits below, its other attention without a look
+        contender.resume()
+        cache.may_look_back = False
+        with _checked(cache, distances):
+            contender.feed(token)
+        cache.may_look_back = True
+        contender.release()
     contender.resume()
-    with _checked(contender.cache, distances):
+    with _checked(cache, distances):
         expected = contender.feed(token)
     seen, dtype = contender.cache.seen, _coarsest(contender)
     worst, most = max(distances), ATTENTION[dtype]
