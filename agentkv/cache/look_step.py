@@ -5,6 +5,8 @@ segment may fetch.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,7 @@ class LookStep:
         Args:
             values: (L, B, H, D), the new ones.
         """
+        num_fetched = self._counts.sum(axis=(1, 2)).tolist()
         for i, layer in enumerate(self._layers):
             storage, cold = layer.storage, layer.cold
             if self.appends:
@@ -161,24 +164,29 @@ class LookStep:
                 self._write_norms(layer, values[i])
             if cold is None:
                 continue
-            outcomes = int(np.bitwise_or.reduce(self._outcomes[i]))
+            of_rows = self._outcomes[i].tolist()
+            outcomes = reduce(or_, of_rows)
             if outcomes & numbers.HAS_EVICTED:
                 layer.evicted_at = layer.seen
-            picks = [torch.arange(0)] * storage.num_segments
-            is_settled = True
-            for segment, row, head in self._segments(layer):
-                count = int(self._counts[i, row, head])
-                self.read_nbytes += count * cold.entry_nbytes
-                if not self._outcomes[i, row] & numbers.SETTLED:
-                    picks[segment] = torch.from_numpy(self._picks[i, row, head, :count])
-                    is_settled = False
+            self.read_nbytes += num_fetched[i] * cold.entry_nbytes
+            is_settled = all(each & numbers.SETTLED for each in of_rows)
             if not is_settled:
                 self.unsettled.append(layer)
-                if self._recall.promotes:
-                    cold.promote(storage, picks)
+                if self._recall.promotes and num_fetched[i]:
+                    cold.promote(storage, self._unsettled_picks(i))
             if outcomes & numbers.IS_LOOSE or (i in self._reserved and not is_settled):
                 layer.backend.tidy(storage)
                 cold.trim()
+
+    def _unsettled_picks(self, layer_idx: int) -> list[Tensor]:
+        """Return the entries that each segment of a layer has fetched and not settled."""
+        layer = self._layers[layer_idx]
+        picks = [torch.arange(0)] * layer.storage.num_segments
+        for segment, row, head in self._segments(layer):
+            if not self._outcomes[layer_idx, row] & numbers.SETTLED:
+                count = self._counts[layer_idx, row, head]
+                picks[segment] = torch.from_numpy(self._picks[layer_idx, row, head, :count])
+        return picks
 
     def _write_norms(self, layer: CacheLayer, values: Tensor) -> None:
         """Write the norms of the newest entries."""

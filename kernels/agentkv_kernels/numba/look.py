@@ -95,8 +95,11 @@ def is_whole_in_int8(layer, segment, dim):
 
 
 @compiled(fastmath=FAST)
-def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, shares):
-    """Do the work of `raise_to_largest_shares` for the queries of one head."""
+def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, least, shares):
+    """Do the work of `raise_to_largest_shares` for the queries of one head.
+
+    A query whose shares are all below `least` need not raise any.
+    """
     group, count = q.shape[0] // layer[NUM_HEADS], shares.shape[0]
     s, tops = np.empty((group, count), f32), np.empty(group, f32)
     for j in range(group):
@@ -112,9 +115,22 @@ def raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, sha
     else:
         find_logits_of(layer, segment, head, factor, q, s, tops)
     for j in range(group):
+        other = others[head * group + j]
         for i in range(hidden.shape[0]):
             s[j, hidden[i]] = LOWEST
-        raise_to_shares(s, j, others[head * group + j], tops[j], shares)
+        # the other entries alone leave the share of a lower logit below `least`
+        lowest = other * LOG2_E + np.log2(least) if least > f32(0.0) else LOWEST
+        if any_above(s[j], count, lowest):
+            raise_to_shares(s, j, other, max(tops[j], other * LOG2_E), shares)
+
+
+@compiled()
+def any_above(x, count, lowest):
+    """Return whether one of the first `count` numbers is at least `lowest`."""
+    found = i32(0)
+    for t in range(count):
+        found += i32(x[t] >= lowest)  # unlike the largest, a sum of whole numbers is vectorized
+    return found > 0
 
 
 @compiled(fastmath=FAST)
@@ -145,7 +161,8 @@ def raise_to_largest_shares(address, segment, factor, q, others, hidden, shares)
     """
     layer = layer_at(address)
     for head in range(layer[NUM_HEADS]):
-        raise_to_shares_of_head(layer, segment, head, factor, q, others, hidden, shares)
+        own = factor, q, others, hidden, f32(0.0), shares
+        raise_to_shares_of_head(layer, segment, head, *own)
 
 
 @compiled(nogil=True)

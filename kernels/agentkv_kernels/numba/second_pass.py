@@ -65,6 +65,7 @@ from agentkv_kernels.numba.attention import (
 )
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.look import (
+    any_above,
     best_blocks,
     find_logits_of,
     raise_to_shares,
@@ -80,6 +81,12 @@ f32, i32 = np.float32, np.int32
 def numbers_at(look):
     """Return the numbers of a look."""
     return carray(pointer(look), (LOOK_NUMBERS,), np.int64)
+
+
+@compiled()
+def least_share(numbers):
+    """Return the share that a block must draw to be fetched, float32."""
+    return i32(numbers[LEAST_SHARE]).view(np.float32)
 
 
 @compiled()
@@ -179,8 +186,8 @@ def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, 
     else:
         shares = shares[: extents_of(table_at(cold[METADATA]))[COUNT, segment]]
         shares[:] = f32(0.0)
-        hidden = lent_entries(numbers, layer_idx, segment)
-        raise_to_shares_of_head(cold, segment, own, factor, queries, others, hidden, shares)
+        hidden, least = lent_entries(numbers, layer_idx, segment), least_share(numbers)
+        raise_to_shares_of_head(cold, segment, own, factor, queries, others, hidden, least, shares)
 
 
 @compiled(fastmath=FAST)
@@ -249,6 +256,12 @@ def choose(look, layer_idx, num_rows, heads, address, row, head):
         for i in range(1, shares.shape[0]):
             for t in range(positions.shape[0]):
                 scores[t] = max(scores[t], shares[i, t])
+    shape = (at * heads + head + 1, numbers[MOST_PICKED])
+    counts = carray(pointer(numbers[PICK_COUNTS]), (shape[0],), np.int64)
+    counts[at * heads + head] = 0
+    least = least_share(numbers)
+    if not any_above(scores, scores.shape[0], least):
+        return
     found = best_blocks(
         positions,
         scores,
@@ -256,12 +269,10 @@ def choose(look, layer_idx, num_rows, heads, address, row, head):
         carray(pointer(numbers[OLDEST]), (at + 1,), np.int64)[at],
         numbers[NUM_BLOCKS],
         numbers[BLOCK_SIZE],
-        i32(numbers[LEAST_SHARE]).view(np.float32),
+        least,
     )
-    shape = (at * heads + head + 1, numbers[MOST_PICKED])
     picks = carray(pointer(numbers[PICKS]), shape, np.int64)[at * heads + head]
     places = carray(pointer(numbers[PICKED_POSITIONS]), shape, np.int64)[at * heads + head]
-    counts = carray(pointer(numbers[PICK_COUNTS]), (shape[0],), np.int64)
     counts[at * heads + head] = found.shape[0]
     for k in range(found.shape[0]):
         picks[k], places[k] = found[k], positions[found[k]]
