@@ -34,7 +34,7 @@ def num_lanes(typing_context):
     """
 
     def generate(context, builder, signature, arguments):
-        return WORD(_lanes_of(context))
+        return WORD(lanes_of(context))
 
     return types.int64(), generate
 
@@ -45,7 +45,7 @@ def tile_size(typing_context, num_queries):
     products fill a vector."""
 
     def generate(context, builder, signature, arguments):
-        lanes = _lanes_of(context)
+        lanes = lanes_of(context)
         found = WORD(lanes)
         for count in range(2, MOST_QUERIES + 1):
             is_it = builder.icmp_signed("==", arguments[0], WORD(count))
@@ -84,7 +84,7 @@ def write_products(
 
     def generate(context, builder, signature, arguments):
         _, num_queries, *rest = arguments
-        emit = _Emit(builder, _lanes_of(context), keys.dtype)
+        emit = _Emit(builder, lanes_of(context), keys.dtype)
         for count in range(1, MOST_QUERIES + 1):
             with builder.if_then(builder.icmp_signed("==", num_queries, WORD(count))):
                 emit.products(count, *rest)
@@ -121,7 +121,7 @@ def add_weighted(
 
     def generate(context, builder, signature, arguments):
         _, num_queries, is_wide, *rest = arguments
-        emit = _Emit(builder, _lanes_of(context), values.dtype)
+        emit = _Emit(builder, lanes_of(context), values.dtype)
         for count in range(1, MOST_QUERIES + 1):
             with builder.if_then(builder.icmp_signed("==", num_queries, WORD(count))):
                 with builder.if_else(is_wide) as (of_wide, of_one):
@@ -133,7 +133,7 @@ def add_weighted(
     return types.void(values, types.int64, types.boolean, *[types.int64] * 7), generate
 
 
-def _lanes_of(context: Any) -> int:
+def lanes_of(context: Any) -> int:
     """Return `num_lanes` of the processor that code is generated for."""
     _, _, features = context.codegen().magic_tuple()
     return 16 if "+avx512f" in features.split(",") else 8
