@@ -29,7 +29,7 @@ from agentkv_kernels.layout import KEYS, NORMS, TRACKED
 
 HOST = torch.device("cpu")
 
-GROWTH = 0.25
+GROWTH = 0.125
 """Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
 
 

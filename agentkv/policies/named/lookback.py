@@ -14,18 +14,31 @@ from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
 
+When = Annotated[
+    Literal["unsure", "always", "turned", "random"],
+    Help(
+        'Which tokens look back: "unsure" those with an alarm, "always" all, in their one pass '
+        'through the model, "turned" those whose queries differ from those of the token before, '
+        '"random" a share of them, as a control (our choice).'
+    ),
+]
+ColdFormat = Annotated[
+    str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice).")
+]
+Draw = Annotated[
+    float,
+    Help(
+        "A block is fetched only if one of its entries would receive at least this share of "
+        "attention (our choice)."
+    ),
+]
+
+
 @named(streaming)
 def lookback(
     base: Policy,
     *,
-    when: Annotated[
-        Literal["unsure", "always", "turned", "random"],
-        Help(
-            'Which tokens look back: "unsure" those with an alarm, "always" all, in their one pass '
-            'through the model, "turned" those whose queries differ from those of the token '
-            'before, "random" a share of them, as a control (our choice: unsure).'
-        ),
-    ] = "unsure",
+    when: When = "unsure",
     threshold: Annotated[
         float,
         Help(
@@ -58,9 +71,7 @@ def lookback(
     promotes: Annotated[
         bool, Help("Fetched entries stay, as the youngest; false: one token alone reads them.")
     ] = True,
-    format: Annotated[
-        str, Help("Format of the cold tier: int8, fp8, int4, nf4 or dense (our choice: int8).")
-    ] = "int8",
+    format: ColdFormat = "int8",
     digests: Annotated[
         bool,
         Help(
@@ -75,13 +86,7 @@ def lookback(
             "choice: 64)."
         ),
     ] = 64,
-    draw: Annotated[
-        float,
-        Help(
-            "A block is fetched only if one of its entries would receive at least this share of "
-            "attention (our choice: 0)."
-        ),
-    ] = 0.0,
+    draw: Draw = 0.0,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -112,3 +117,23 @@ def lookback_int8(base: Policy, *, recent: Recent = 64) -> Policy:
     Source: our choice; see `lookback`, and the storage of CONF-KV (arXiv 2605.24786).
     """
     return with_older(base, "int8", recent)
+
+
+@named(lookback)
+def lookback_int4(
+    base: Policy,
+    *,
+    when: When = "always",
+    draw: Draw = 0.1,
+    format: ColdFormat = "int4",
+    recent: Recent = 64,
+) -> Policy:
+    """`lookback` in 4 bits, hot and cold; every token looks, and fetches little.
+
+    The same bytes hold twice as many hot entries as in int8. A token fetches only blocks that draw
+    much of its attention, in its one pass through the model.
+
+    Source: our choice; see `lookback` and `int4`. `draw` was chosen on the validation part of
+    WikiText-2 with SmolLM2.
+    """
+    return with_older(base, "int4", recent)
