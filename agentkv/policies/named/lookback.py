@@ -13,7 +13,6 @@ from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
 from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
-
 When = Annotated[
     Literal["unsure", "always", "turned", "random"],
     Help(
@@ -128,7 +127,7 @@ def lookback_int4(
     format: ColdFormat = "int4",
     recent: Recent = 64,
 ) -> Policy:
-    """`lookback` in 4 bits, hot and cold; every token looks, and fetches little.
+    """`lookback` in 4 bits, hot and cold; every token may fetch.
 
     The same bytes hold twice as many hot entries as in int8. A token fetches only blocks that draw
     much of its attention, in its one pass through the model.

@@ -145,6 +145,11 @@ CASES = {
         "lookback-int8", {"threshold": 0.0, "slack": 0, "sinks": 3, "short": 0, "recent": 8},
         budget=80, layers=(80,) * 4, heads="shared", sinks=3, newest=77, format="int8",
     ),
+    "lookback-int4": case(
+        "lookback-int4",
+        {"when": "unsure", "threshold": 0.0, "slack": 0, "sinks": 3, "short": 0, "recent": 8},
+        budget=80, layers=(80,) * 4, heads="shared", sinks=3, newest=77, format="int4",
+    ),
     "int8": case("int8", {"recent": 8}, format="int8", **ALL),
     "int8-max": case("int8-max", {"recent": 8}, format="int8-max", **ALL),
     "fp8": case("fp8", {"recent": 8}, format="fp8", **ALL),

@@ -53,6 +53,7 @@ def parts_of(policy):
         ("conf-kv-l", "Confident Linear AttentionAndRecency TopK QuantizeOld Forget"),
         ("streaming-int8", "Fixed Shared Age TopK QuantizeOld Forget"),
         ("lookback-int8", "Fixed Shared Age TopK QuantizeOld LookBack"),
+        ("lookback-int4", "Fixed Shared Age TopK QuantizeOld LookBack"),
         ("int8", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("int8-max", "Unbounded Shared Age TopK QuantizeOld Forget"),
         ("fp8", "Unbounded Shared Age TopK QuantizeOld Forget"),

@@ -62,16 +62,18 @@ class ByToken:
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
-        self.num_stored = 0
+        self.positions: list[int] = []
 
     def __len__(self) -> int:
-        return self.num_stored
+        return len(self.positions)
 
     def drop(self, held: list[int]) -> None:
-        """No policy here has such a format and drops tokens as well, but for ARKV by itself."""
+        """Forget tokens that the layer holds no more."""
+        stays = set(held)
+        self.positions = [i for i in self.positions if i in stays]
 
     def add(self, positions: list[int]) -> None:
-        self.num_stored += len(positions)
+        self.positions += positions
         for rows in (self.layer.keys, self.layer.values):
             for head in range(len(rows)):
                 for i in positions:

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from tests.agentkv.reference.dense import Dense, Layer
-from tests.agentkv.reference.formats import SIZE, ByToken, Int8, fp8
+from tests.agentkv.reference.formats import SIZE, ByToken, Int4, Int8, fp8
 
 Head = int
 Position = int
@@ -171,7 +171,7 @@ class Lookback(Window):
 
     def __init__(self, budget: int, threshold: float, blocks: int, block: int, sinks: int) -> None:
         super().__init__(budget, sinks)
-        self.threshold, self.blocks, self.block = threshold, blocks, block
+        self.threshold, self.blocks, self.block, self.draw = threshold, blocks, block, 0.0
         self.cold: dict[Layer, set[Position]] = {}
         self.looked: list[bool] = []
         """Of every forward, whether its last token looked back."""
@@ -206,6 +206,9 @@ class Lookback(Window):
         by_block: dict[int, float] = {}
         for i, share in shares.items():
             by_block[i // self.block] = max(by_block.get(i // self.block, 0.0), share)
+        for share in by_block.values() if self.draw else ():
+            self.close(layer, share, self.draw)
+        by_block = {i: share for i, share in by_block.items() if share >= self.draw}
         chosen = self.best(layer, by_block, self.blocks)
         fetched = sorted(i for i in cold if i // self.block in chosen)
         cold.difference_update(fetched)
@@ -1020,6 +1023,30 @@ class LookbackInt8(Lookback):
         for i in self.cold.get(layer, ()):
             layer.keys[:, i], layer.values[:, i] = self.left[layer, i]
         super().fetch(layer)
+
+
+class LookbackInt4(LookbackInt8):
+    """`LookbackInt8` in INT4, of which every token looks back: it fetches blocks of which a token
+    would get at least `draw` of the attention. A single new token does so before anything leaves,
+    and what it would be without a look never counts (our choice)."""
+
+    def __init__(self, budget: int, *, recent: int, draw: float, **parameters: object) -> None:
+        super().__init__(budget, recent=recent, threshold=2.0, **parameters)
+        self.storage, self.draw = Storage(recent, Int4), draw
+        self.looks_first = False
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        self.looks_first = num_new == 1
+        if not self.looks_first:
+            super().evict(num_new, logits)
+
+    def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
+        self.looked.append(any(self.cold.values()))
+        if self.looked[-1]:
+            logits = dense.again(id, self.fetch)
+        if self.looked[-1] or self.looks_first:
+            super().evict(1, logits)
+        return logits
 
 
 class ConfKVL(ConfKVInt8):

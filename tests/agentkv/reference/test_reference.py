@@ -251,6 +251,20 @@ CASES = {
             and 4 < sum(policy.looked) < len(policy.looked) - 4
         ),
     ),
+    "lookback-int4": Case(
+        "llama",
+        lambda: loops.LookbackInt4(150, recent=6, blocks=2, block=4, sinks=3, draw=0.02),
+        {
+            **{"recent": 6, "blocks": 2, "block": 4, "sinks": 3, "draw": 0.02},
+            **{"format": "dense", "slack": 0, "short": 0},
+        },
+        budget=150,
+        pages=(100, 150),
+        replies=(14, 8),
+        went_all_ways=lambda policy: (
+            all(map(len, policy.storage.stored.values())) and sum(policy.looked) > 4
+        ),
+    ),
     "int8": stored("qwen3", formats.Int8),
     "int8-max": stored("qwen2", formats.Int8Max),
     "fp8": stored("llama", formats.Fp8),
