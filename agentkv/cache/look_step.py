@@ -77,7 +77,7 @@ class LookStep:
         for i, layer in enumerate(self._layers):
             storage, cold, window = layer.storage, layer.cold, layer.shape.window
             segments[i] = [storage.segments(sequence).start for sequence in self.sequences]
-            most_hot = max(most_hot, *storage.counts) + self.appends
+            most_hot = max(most_hot, *storage.counts)
             if cold is None:
                 continue
             tiers[i], loans[i] = cold.storage.descriptor.address, cold.loans.address
@@ -95,6 +95,7 @@ class LookStep:
             most_picked = max(most_picked, *free)
             self._reserve(i, free)
             loans[i] = cold.loans.address
+        most_hot += self.appends
         self._picks = np.empty((*shape, most_picked), np.int64)
         self._positions = np.empty_like(self._picks)
         dim = self._layers[0].shape.head_dim
