@@ -116,8 +116,8 @@ def test_nothing_is_measured_where_a_cache_is_wrong(
 ) -> None:
     inner = CacheLayer.attend
 
-    def louder(store: CacheLayer, *args: Any) -> Tensor:
-        return 1.05 * inner(store, *args)
+    def louder(store: CacheLayer, *args: Any, **how: Any) -> Tensor:
+        return 1.05 * inner(store, *args, **how)
 
     monkeypatch.setattr(CacheLayer, "attend", louder)
     with pytest.raises(WrongError, match="window is wrong"):

@@ -17,6 +17,7 @@ from transformers.cache_utils import StaticLayer
 
 import agentkv
 from agentkv.cache.layer import CacheLayer
+from agentkv.cache.look_back import Look
 from agentkv.cache.storage.backend import Backend
 from agentkv.cache.storage.evictions import Eviction
 from agentkv.cache.storage.layer_storage import LayerStorage
@@ -54,8 +55,8 @@ def test_nothing_is_timed_where_attention_is_wrong(
 ) -> None:
     inner = CacheLayer.attend
 
-    def louder(store: CacheLayer, *args: Any) -> Tensor:
-        return 1.05 * inner(store, *args)
+    def louder(store: CacheLayer, *args: Any, **how: Any) -> Tensor:
+        return 1.05 * inner(store, *args, **how)
 
     monkeypatch.setattr(CacheLayer, "attend", louder)
     _refused(measure, "full", message="full is wrong: .* logits .* Nothing was timed")
@@ -95,6 +96,18 @@ def test_nothing_is_timed_where_the_compiled_step_is_wrong(
 
     monkeypatch.setattr(step.CompiledStep, "run", louder)
     _refused(measure, "full", lengths=(400,), message=f"{message}.*Nothing was timed")
+
+
+def test_nothing_is_timed_where_a_look_in_one_pass_is_another_than_layer_by_layer(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inner = Look.attend
+    monkeypatch.setattr(Look, "attend", lambda *args, **how: 0.5 * inner(*args, **how))
+    looking = tmp_path / "looking.toml"
+    parameters = '{ when = "always", blocks = 2 }'
+    looking.write_text(f'base = {{ of = "lookback", parameters = {parameters} }}\nname = "looking"')
+    message = "looking is wrong: after 40[01] tokens the logits of its compiled step are "
+    _refused(measure, str(looking), lengths=(400,), message=message)
 
 
 def test_nothing_is_timed_where_other_rows_stay_than_the_cache_says(
@@ -143,7 +156,7 @@ def test_what_is_wrong_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
 ) -> None:
     inner = CacheLayer.attend
-    monkeypatch.setattr(CacheLayer, "attend", lambda store, *args: -inner(store, *args))
+    monkeypatch.setattr(CacheLayer, "attend", lambda *args, **how: -inner(*args, **how))
     out = tmp_path / "speed.jsonl"
     result = call("--shape", "tiny", "--seen", "30", "--policies", "full", "--out", str(out))
     assert result.exit_code == 1 and not out.exists()
