@@ -168,9 +168,9 @@ class Cache(HookedCache):
         self._is_token: Tensor | None = None
         """(B, columns of the latest forward) bool on the CPU, False for padding; None: none."""
         self._look: Look | None = None
-        """During a forward whose tokens look back in their one pass."""
+        """The look of a forward whose tokens look back in their one pass; None between forwards."""
         self._has_looked = False
-        """Whether those of the latest forward could do so."""
+        """Whether the latest forward let its tokens look back in their one pass."""
         self._takes_drafts = False
         """Whether a forward may be followed by `crop`, for which evictions wait."""
         self._num_waiting = 0

@@ -101,7 +101,7 @@ class Look:
         self._num_q_heads, self._appends = num_q_heads, appends
         self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in sequences}
         self._by_layer: dict[CacheLayer, dict[int, list[DensePart]]] = {}
-        """What segments have fetched, for layers that share keys."""
+        """Entries that each segment of a layer has fetched, if later layers share its keys."""
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
         self.unsettled = [layer for layer in layers if layer.cold is not None]

@@ -1,4 +1,4 @@
-"""What the processor can compute."""
+"""Which dtypes the processor multiplies."""
 
 from typing import Any
 

@@ -199,7 +199,7 @@ class ColdTier:
             oldest: lowest position that the queries may see.
             recall: says how many blocks, and of what size.
         """
-        scores = self.shares(segment, q, scale=scale, others=others)
+        scores = self._shares(segment, q, scale=scale, others=others)
         lent = list(self.loans.of(segment).values())
         return self._backend.best_blocks(
             self.storage,
@@ -212,7 +212,7 @@ class ColdTier:
             least=recall.draw,
         )
 
-    def shares(self, segment: int, q: Tensor, *, scale: float, others: Tensor) -> Tensor:
+    def _shares(self, segment: int, q: Tensor, *, scale: float, others: Tensor) -> Tensor:
         """Return the largest share of attention, (T,) on the host, that a token would give each
         entry of a segment; with digests, a bound of it. The arguments are those of `best`."""
         if self.index is not None:
