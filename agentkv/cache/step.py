@@ -17,16 +17,11 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.cache.look_step import LookStep
 from agentkv.cache.storage.numba_backend import LOG2_E
 from agentkv_kernels import decoder as numbers
-from agentkv_kernels.layout import BFLOAT16, DTYPES, FLOAT16, FLOAT32, POSITION
+from agentkv_kernels.layout import POSITION
 from agentkv_kernels.numba import decode as kernel
 from agentkv_kernels.numba.team import Team
 
-LIKE = {FLOAT32: np.empty(0, np.float32), FLOAT16: np.empty(0, np.int16)}
-LIKE[BFLOAT16] = np.empty(0, np.uint16)
-"""Arrays of the types that stand for dtypes in compiled code; see `numba.numbers`."""
-
-
-TEAM = Team(LIKE)
+TEAM = Team()
 
 
 class CompiledStep:
@@ -39,7 +34,6 @@ class CompiledStep:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._lock = threading.Lock()
-        self._kind = DTYPES[decoder.dtype]
         self._spaces: dict[int, _WorkSpace] = {}
         """Work space by number of sequences."""
 
@@ -141,8 +135,8 @@ class CompiledStep:
         step[numbers.QUERY_SCALES] = 0 if scales is None else scales.data_ptr()
         step[numbers.LOGITS] = logits.data_ptr()
         step[numbers.NUM_THREADS] = torch.get_num_threads()
-        kernel.begin(space.address, LIKE[self._kind])
-        TEAM.lead(space.address, self._kind, int(step[numbers.NUM_THREADS]))
+        kernel.begin(space.address)
+        TEAM.lead(space.address, int(step[numbers.NUM_THREADS]))
         return logits
 
 

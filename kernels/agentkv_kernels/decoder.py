@@ -17,6 +17,7 @@ key-value heads, G query heads of each, D head size, of which P pairs of channel
     GROUP,
     HEAD_SIZE,
     VOCABULARY,
+    WEIGHT_DTYPE,
     EMBEDDING,
     NORMS_EMBEDDING,
     IS_CENTERED,
@@ -26,11 +27,12 @@ key-value heads, G query heads of each, D head size, of which P pairs of channel
     HEAD_BIAS,
     LAYERS,
     NUM_NUMBERS,
-) = range(16)
-"""Numbers of a decoder. The sizes L, d, m, H, G, D and V; the address of the embedding (V, d);
-whether the last norm also norms the embeddings; whether norms subtract the mean; addresses
-of the last norm (d,), of the projection to logits (V, d) and of the biases of both, and of the
-layers' numbers (L, `NUM_LAYER_NUMBERS`)."""
+) = range(17)
+"""Numbers of a decoder. The sizes L, d, m, H, G, D and V; the dtype of weights that are in no block
+format, a number of `layout.DTYPES`; the address of the embedding (V, d); whether the last norm also
+norms the embeddings; whether norms subtract the mean; addresses of the last norm (d,), of the
+projection to logits (V, d) and of the biases of both, and of the layers' numbers
+(L, `NUM_LAYER_NUMBERS`)."""
 
 (
     NORM,

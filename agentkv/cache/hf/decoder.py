@@ -136,6 +136,7 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
     head[numbers.INNER] = only((len(each.mlp.gate.span) for each in parts.layers), "MLPs")
     head[numbers.NUM_KV_HEADS], head[numbers.GROUP] = kv_size // head_dim, q_size // kv_size
     head[numbers.HEAD_SIZE] = head_dim
+    head[numbers.WEIGHT_DTYPE] = DTYPES[weights.dtype]
     weights.write_embedding(head, parts.embedding)
     head[numbers.NORMS_EMBEDDING] = parts.norms_embedding
     head[numbers.IS_CENTERED] = parts.norm_code.is_centered

@@ -1,4 +1,4 @@
-"""Numba: memory by address, and the tables that a `layout.TableDescriptor` describes.
+"""Numba: memory and functions by address, and the tables that a `layout.TableDescriptor` describes.
 
 Nothing is checked here: descriptors must be right, and entries must have capacity.
 """
@@ -45,6 +45,26 @@ def move(typing_context, target, source, num_bytes):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def call(typing_context, function, argument):
+    """Call a compiled function of one int64 that returns nothing, by what `address_of` returned.
+
+    A caller by name has the whole function compiled into it once more.
+    """
+    takes = (types.int64,)
+
+    def generate(context, builder, signature, arguments):
+        convention = context.call_conv
+        kind = convention.get_function_type(types.none, takes).as_pointer()
+        function = builder.inttoptr(arguments[0], kind)
+        status, _ = convention.call_function(builder, function, types.none, takes, arguments[1:])
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
 
 
 @compiled()

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import njit, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -46,6 +46,13 @@ def compiled(
         return own
 
     return decorate
+
+
+def address_of(function: Any) -> int:
+    """Return the address of a function of one int64, compiled if need be, for `addresses.call`."""
+    function.compile((types.int64,))
+    (found,) = function.overloads.values()
+    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
 
 
 class FilePerSignature(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types

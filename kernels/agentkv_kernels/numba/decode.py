@@ -73,6 +73,7 @@ from agentkv_kernels.decoder import (
     UP,
     V_WEIGHT,
     VOCABULARY,
+    WEIGHT_DTYPE,
 )
 from agentkv_kernels.layout import METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUENCE
 from agentkv_kernels.numba.addresses import pointer, table_at
@@ -87,7 +88,6 @@ from agentkv_kernels.numba.linear import (
     products,
     weights_at,
 )
-from agentkv_kernels.numba.numbers import widened
 from agentkv_kernels.numba.pieces import done, num_pieces_of, start_of, take, wait
 from agentkv_kernels.numba.second_pass import (
     attend_again,
@@ -103,26 +103,26 @@ f32 = np.float32
 
 
 @compiled()
-def norm_rows(step, decoder, numbers, place, x, out, like):
+def norm_rows(step, decoder, numbers, place, x, out):
     """Write the norm of each row of x (B, n) to `out`, which may be x.
 
     Args:
         numbers, place: where the address of its weight stands, before that of its bias.
     """
     size = x.shape[1]
-    weight = weights_at(numbers[place], size, like)
-    bias = weights_at(numbers[place + 1], size, like)
+    weight = weights_at(decoder[WEIGHT_DTYPE], numbers[place], 0, size)
+    bias = weights_at(decoder[WEIGHT_DTYPE], numbers[place + 1], 0, size)
     offset, epsilon = constant(step, NORM_OFFSET), constant(step, EPSILON)
     for token in range(x.shape[0]):
         norm(x[token], weight, bias, offset, epsilon, decoder[IS_CENTERED], out[token])
 
 
 @compiled()
-def read_stream(step, decoder, numbers, place, out, like):
+def read_stream(step, decoder, numbers, place, out):
     """Write the residual stream to `out` (B, d), normed if there is a norm at this place."""
     stream = rows_at(step, STREAM, decoder[HIDDEN])
     if numbers[place]:
-        norm_rows(step, decoder, numbers, place, stream, out, like)
+        norm_rows(step, decoder, numbers, place, stream, out)
     else:
         out[:] = stream
 
@@ -135,32 +135,31 @@ def round_for(numbers, place, x, x_rounded):
 
 
 @compiled()
-def project(numbers, place, x, x_rounded, rows, first, stop, out, like):
-    """Write columns first..stop - 1 of a linear layer with `rows` outputs to `out` (B, rows).
+def project(decoder, numbers, place, x, x_rounded, first, stop, out):
+    """Write columns first..stop - 1 of what a linear layer returns to `out` (B, outputs).
 
     Args:
         numbers, place: as in `norm_rows`.
         x_rounded: x as `round_for` left it.
     """
     if first < stop:
-        width = x.shape[1]
         if numbers[place] < 0:
             multiply(-numbers[place], x_rounded, x.shape[0], first, stop, out)
         else:
-            products(weights_at(numbers[place], rows * width, like), width, x, first, stop, out)
-        add_bias(weights_at(numbers[place + 1], rows, like), first, stop, out)
+            products(decoder[WEIGHT_DTYPE], numbers[place], x.shape[1], x, first, stop, out)
+        add_bias(decoder[WEIGHT_DTYPE], numbers[place + 1], first, stop, out)
 
 
 @compiled()
-def project_qkv(weights, x, x_rounded, first, stop, q, keys, values, like):
+def project_qkv(decoder, weights, x, x_rounded, first, stop, q, keys, values):
     """Project columns first..stop - 1 of the queries, keys and values, counted through."""
     at = q.shape[1]
-    project(weights, Q_WEIGHT, x, x_rounded, at, first, min(stop, at), q, like)
+    project(decoder, weights, Q_WEIGHT, x, x_rounded, first, min(stop, at), q)
     size = keys.shape[1]
     low, high = max(first - at, 0), min(stop - at, size)
-    project(weights, K_WEIGHT, x, x_rounded, size, low, high, keys, like)
+    project(decoder, weights, K_WEIGHT, x, x_rounded, low, high, keys)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
-    project(weights, V_WEIGHT, x, x_rounded, size, low, high, values, like)
+    project(decoder, weights, V_WEIGHT, x, x_rounded, low, high, values)
 
 
 @compiled()
@@ -175,20 +174,20 @@ def bound_qkv(limit, first, stop, q, keys, values):
 
 
 @compiled()
-def norm_all_heads(step, decoder, weights, q, keys, phase, like):
+def norm_all_heads(step, decoder, weights, q, keys, phase):
     """Norm queries (B, H * G * D) and keys (B, H * D) over all heads, in place."""
     piece = take(step[COUNTERS], phase)
     while piece < q.shape[0]:
         for place, x in ((Q_NORM, q), (K_NORM, keys)):
             row = x[piece : piece + 1]
-            norm_rows(step, decoder, weights, place, row, row, like)
+            norm_rows(step, decoder, weights, place, row, row)
         done(step[COUNTERS], phase)
         piece = take(step[COUNTERS], phase)
     wait(step[COUNTERS], phase, q.shape[0])
 
 
 @compiled()
-def activate(step, decoder, weights, normed, up, x_rounded, phase, like):
+def activate(step, decoder, weights, normed, up, x_rounded, phase):
     """Write the activations of the MLP, up to its last linear layer.
 
     Args:
@@ -201,13 +200,13 @@ def activate(step, decoder, weights, normed, up, x_rounded, phase, like):
     pieces = num_pieces_of(inner, step[NUM_THREADS])
     piece = take(counters, phase)
     if piece < pieces:
-        read_stream(step, decoder, weights, MLP_NORM, normed, like)
+        read_stream(step, decoder, weights, MLP_NORM, normed)
         round_for(weights, GATE, normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, inner), start_of(piece + 1, pieces, inner)
-        project(weights, GATE, normed, x_rounded, inner, first, stop, activated, like)
+        project(decoder, weights, GATE, normed, x_rounded, first, stop, activated)
         if weights[UP]:
-            project(weights, UP, normed, x_rounded, inner, first, stop, up, like)
+            project(decoder, weights, UP, normed, x_rounded, first, stop, up)
         gated(weights[ACTIVATION], activated, up, first, stop)
         done(counters, phase)
         piece = take(counters, phase)
@@ -215,7 +214,7 @@ def activate(step, decoder, weights, normed, up, x_rounded, phase, like):
 
 
 @compiled()
-def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase, like):
+def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase):
     """Add a linear layer of x to the residual stream, normed if the layer has a norm for it.
 
     Args:
@@ -234,7 +233,7 @@ def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase
         round_for(weights, place, x, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
-        project(weights, place, x, x_rounded, hidden, first, stop, added, like)
+        project(decoder, weights, place, x, x_rounded, first, stop, added)
         if not weights[last_norm]:
             add_scaled(added, scale, first, stop, stream)
         done(counters, phase)
@@ -246,7 +245,7 @@ def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase
     piece = take(counters, phase)
     while piece < num_rows:
         row = added[piece : piece + 1]
-        norm_rows(step, decoder, weights, last_norm, row, row, like)
+        norm_rows(step, decoder, weights, last_norm, row, row)
         add_scaled(row, scale, 0, hidden, stream[piece : piece + 1])
         done(counters, phase)
         piece = take(counters, phase)
@@ -272,7 +271,7 @@ def num_units_of(step, at):
 
 
 @compiled()
-def attend_unit(step, decoder, weights, layer_idx, unit, like):
+def attend_unit(step, decoder, weights, layer_idx, unit):
     """Norm and rotate the queries and keys of a unit of a layer, append, and attend.
 
     Units count through the caches.
@@ -308,7 +307,7 @@ def attend_unit(step, decoder, weights, layer_idx, unit, like):
     first_q, stop_q = own_head * group, (own_head + heads) * group
     q = carray(pointer(step[QUERIES]), q_shape, np.float32)[row, first_q:stop_q]
     mixed = carray(pointer(step[MIXED]), q_shape, np.float32)[row, first_q:stop_q]
-    turn_heads(step, decoder, weights, row, own_head, first_head, stop_head, q, keys, like)
+    turn_heads(step, decoder, weights, row, own_head, first_head, stop_head, q, keys)
     ema = carray(pointer(step[EMAS]), (at + 1, 3), np.float64)[at]
     serve_unit(
         layer,
@@ -329,14 +328,14 @@ def attend_unit(step, decoder, weights, layer_idx, unit, like):
 
 
 @compiled()
-def attend_phase(step, decoder, weights, layer_idx, phase, like):
+def attend_phase(step, decoder, weights, layer_idx, phase):
     """Append the new entries of a layer and attend; return the next phase."""
     pieces = 0
     for cache in range(step[NUM_CACHES]):
         pieces += num_units_of(step, layer_idx * step[NUM_CACHES] + cache)
     piece = take(step[COUNTERS], phase)
     while piece < pieces:
-        attend_unit(step, decoder, weights, layer_idx, piece, like)
+        attend_unit(step, decoder, weights, layer_idx, piece)
         done(step[COUNTERS], phase)
         piece = take(step[COUNTERS], phase)
     wait(step[COUNTERS], phase, pieces)
@@ -344,7 +343,7 @@ def attend_phase(step, decoder, weights, layer_idx, phase, like):
 
 
 @compiled()
-def look_phases(step, decoder, weights, layer_idx, phase, like):
+def look_phases(step, decoder, weights, layer_idx, phase):
     """Attend in a layer with hot entries and the best cold ones; return the next phase.
 
     One phase scores the entries, one chooses, one attends and one settles: heads of a segment share
@@ -366,7 +365,7 @@ def look_phases(step, decoder, weights, layer_idx, phase, like):
         while piece < pieces:
             row, head = piece // heads, piece % heads
             if part == 0:
-                turn_heads(step, decoder, weights, row, 0, head, head + 1, q[row], keys[row], like)
+                turn_heads(step, decoder, weights, row, 0, head, head + 1, q[row], keys[row])
                 scan(*own, row, head, factor, q[row], keys[row], values[row])
             elif part == 1:
                 choose(*own, row, head)
@@ -394,19 +393,17 @@ def can_begin(address):
 
 
 @compiled()
-def read_embedding(decoder, token, out, like):
+def read_embedding(decoder, token, out):
     """Write the embedding of a token to `out` (d,)."""
     if decoder[EMBEDDING] < 0:
         read_row(-decoder[EMBEDDING], token, out)
         return
     hidden = decoder[HIDDEN]
-    table = weights_at(decoder[EMBEDDING], decoder[VOCABULARY] * hidden, like)
-    for i in range(hidden):
-        out[i] = widened(table[token * hidden + i])
+    out[:] = weights_at(decoder[WEIGHT_DTYPE], decoder[EMBEDDING], token * hidden, hidden)
 
 
 @compiled(nogil=True)
-def begin(address, like):
+def begin(address):
     """Begin an entry in all layers unless tokens are computed again, read the embeddings, and set
     the counters to 0."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
@@ -420,17 +417,17 @@ def begin(address, like):
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)
     stream, scale = rows_at(step, STREAM, hidden), constant(step, EMBEDDING_SCALE)
     for token in range(num_rows):
-        read_embedding(decoder, ids[token], stream[token], like)
+        read_embedding(decoder, ids[token], stream[token])
         for i in range(hidden):
             stream[token, i] *= scale
     if decoder[NORMS_EMBEDDING]:
-        norm_rows(step, decoder, decoder, LAST_NORM, stream, stream, like)
+        norm_rows(step, decoder, decoder, LAST_NORM, stream, stream)
     num_phases = PHASES_PER_LAYER * num_layers + 1
     carray(pointer(step[COUNTERS]), (num_phases * COUNTER_STRIDE,), np.int64)[:] = 0
 
 
 @compiled(nogil=True)
-def work(address, like):
+def work(address):
     """Walk through all phases of a step that has begun; return when all of it is done."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
@@ -455,12 +452,12 @@ def work(address, like):
         pieces = num_pieces_of(rows, threads)
         piece = take(counters, phase)
         if piece < pieces:
-            read_stream(step, decoder, weights, NORM, normed, like)
+            read_stream(step, decoder, weights, NORM, normed)
             round_for(weights, Q_WEIGHT, normed, x_rounded)
         while piece < pieces:
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
             own = q, keys[layer_idx], values[layer_idx]
-            project_qkv(weights, normed, x_rounded, first, stop, *own, like)
+            project_qkv(decoder, weights, normed, x_rounded, first, stop, *own)
             if limit:
                 bound_qkv(limit, first, stop, *own)
             done(counters, phase)
@@ -469,27 +466,25 @@ def work(address, like):
         phase += 1
 
         if weights[HEAD_NORM] == ALL_HEADS:
-            norm_all_heads(step, decoder, weights, q, keys[layer_idx], phase, like)
+            norm_all_heads(step, decoder, weights, q, keys[layer_idx], phase)
             phase += 1
 
         if step[LOOK]:
-            phase = look_phases(step, decoder, weights, layer_idx, phase, like)
+            phase = look_phases(step, decoder, weights, layer_idx, phase)
         else:
-            phase = attend_phase(step, decoder, weights, layer_idx, phase, like)
+            phase = attend_phase(step, decoder, weights, layer_idx, phase)
 
         if weights[IS_PARALLEL]:  # before attention changes the stream
-            activate(step, decoder, weights, normed, up, x_rounded, phase, like)
+            activate(step, decoder, weights, normed, up, x_rounded, phase)
             phase += 1
         place, last_norm = O_WEIGHT, ATTENDED_NORM
-        phase = add_projection(
-            step, decoder, weights, place, last_norm, mixed, x_rounded, phase, like
-        )
+        phase = add_projection(step, decoder, weights, place, last_norm, mixed, x_rounded, phase)
         if not weights[IS_PARALLEL]:
-            activate(step, decoder, weights, normed, up, x_rounded, phase, like)
+            activate(step, decoder, weights, normed, up, x_rounded, phase)
             phase += 1
         place, last_norm = DOWN, LAST_MLP_NORM
         phase = add_projection(
-            step, decoder, weights, place, last_norm, activated, x_rounded, phase, like
+            step, decoder, weights, place, last_norm, activated, x_rounded, phase
         )
 
     size = decoder[VOCABULARY]
@@ -497,11 +492,11 @@ def work(address, like):
     pieces = num_pieces_of(size, threads)
     piece = take(counters, phase)
     if piece < pieces:
-        read_stream(step, decoder, decoder, LAST_NORM, normed, like)
+        read_stream(step, decoder, decoder, LAST_NORM, normed)
         round_for(decoder, HEAD, normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, size), start_of(piece + 1, pieces, size)
-        project(decoder, HEAD, normed, x_rounded, size, first, stop, logits, like)
+        project(decoder, decoder, HEAD, normed, x_rounded, first, stop, logits)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)

@@ -25,29 +25,18 @@ CHUNK = 64
 
 
 @intrinsic
-def has_halves(typing_context, weight):
-    """Return whether a weight is in 16 bits."""
-    is_half = weight.dtype in (types.int16, types.uint16)
-
-    def generate(context, builder, signature, arguments):
-        return ir.IntType(1)(is_half)
-
-    return types.boolean(weight), generate
-
-
-@intrinsic
 def sum_row(typing_context, weight, is_tile, row, x, stride, num_chunks, out, out_stride):
     """Write the sums of products of a row with `TILE` tokens, or with one, over whole chunks.
 
     Args:
-        weight: the array that the row is from; nothing happens if it is float32.
+        weight: the array that the row is from.
         row: address of the row.
         x: address of the first token, `in_order` of the weight's dtype, float32.
         stride: bytes from there to the next token.
         out: address of the first token's sum, float32.
         out_stride: bytes from there to the next one.
     """
-    is_bfloat16, is_half = weight.dtype == types.uint16, weight.dtype != types.float32
+    is_bfloat16 = weight.dtype == types.uint16
 
     def generate(context, builder, signature, arguments):
         _, is_tile, row, x, stride, num_chunks, out, out_stride = arguments
@@ -71,15 +60,14 @@ def sum_row(typing_context, weight, is_tile, row, x, stride, num_chunks, out, ou
                 target = builder.add(out, builder.mul(out_stride, WORD(t)))
                 vectors.store(vectors.total(first), target, 0)
 
-        if is_half:
-            with builder.if_else(is_tile) as (of_tile, of_one):
-                with of_tile:
-                    emit(TILE)
-                with of_one:
-                    emit(1)
+        with builder.if_else(is_tile) as (of_tile, of_one):
+            with of_tile:
+                emit(TILE)
+            with of_one:
+                emit(1)
         return context.get_dummy_value()
 
-    if weight.dtype not in (types.int16, types.uint16, types.float32):
+    if weight.dtype not in (types.int16, types.uint16):
         return None
     return types.void(weight, types.boolean, *[types.int64] * 6), generate
 
@@ -128,7 +116,7 @@ def in_order(weight, x, num_inputs):
 
 @compiled(fastmath=FAST)
 def half_products(weight, width, x, first, stop, out):
-    """Do the work of `linear.products` for a weight of 16 bits."""
+    """Do the work of `linear.products` for a flat weight of 16 bits."""
     num_tokens, num_chunks = x.shape[0], width // CHUNK
     num_inputs = num_chunks * CHUNK
     ordered = in_order(weight, x, num_inputs)

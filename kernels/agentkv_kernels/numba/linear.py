@@ -1,7 +1,8 @@
 """Numba: the small operations of a decoder on one token of each sequence: products with weights,
 norms, rotation.
 
-Weights are in the dtype of the model, everything else is float32.
+Weights are in the dtype of the model, a number of `layout.DTYPES`, everything else is float32. The
+dtype is told apart while a step runs, so that one compilation of the step serves all of them.
 
 Shapes: B tokens; weights (outputs, inputs); D head size.
 """
@@ -12,10 +13,11 @@ import numpy as np
 from numba import carray
 
 from agentkv_kernels.decoder import GELU_TANH, RELU_SQUARED
+from agentkv_kernels.layout import FLOAT16, FLOAT32
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.half_products import half_products, has_halves
+from agentkv_kernels.numba.half_products import half_products
 from agentkv_kernels.numba.numbers import widened
 
 f32 = np.float32
@@ -23,22 +25,50 @@ LOG2_E = f32(1.4426950408889634)
 
 
 @compiled()
-def weights_at(address, size, like):
-    """Return weights (size,) in the dtype of `like`; (0,) if the address is 0."""
-    return carray(pointer(address), (size if address else 0,), like.dtype)
+def weights_at(dtype, address, first, count):
+    """Return weights (count,) as float32, from number `first` on; (0,) if the address is 0.
+
+    They are the model's own memory, or a copy if that is in 16 bits.
+    """
+    if address == 0:
+        return np.empty(0, np.float32)
+    if dtype == FLOAT32:
+        return carray(pointer(address + 4 * first), (count,), np.float32)
+    found = np.empty(count, np.float32)
+    if dtype == FLOAT16:
+        widen(carray(pointer(address + 2 * first), (count,), np.int16), found)
+    else:
+        widen(carray(pointer(address + 2 * first), (count,), np.uint16), found)
+    return found
+
+
+@compiled()
+def widen(numbers, out):
+    """Write numbers (n,) of 16 bits to `out`, float32."""
+    for i in range(out.shape[0]):
+        out[i] = widened(numbers[i])
+
+
+@compiled()
+def products(dtype, address, width, x, first, stop, out):
+    """Write x (B, width) times rows first..stop - 1 of a weight to the same columns of `out`."""
+    size = stop * width
+    if dtype == FLOAT32:
+        single_products(carray(pointer(address), (size,), np.float32), width, x, first, stop, out)
+    elif dtype == FLOAT16:
+        half_products(carray(pointer(address), (size,), np.int16), width, x, first, stop, out)
+    else:
+        half_products(carray(pointer(address), (size,), np.uint16), width, x, first, stop, out)
 
 
 @compiled(fastmath=FAST)
-def products(weight, width, x, first, stop, out):
-    """Write x (B, width) times rows first..stop - 1 of a flat weight to the same columns of `out`.
+def single_products(weight, width, x, first, stop, out):
+    """Do the work of `products` for a flat float32 weight.
 
     For several tokens four rows at a time, so that each number of `x` is used four times. For one
     token row by row: weights that are in no cache then arrive twice as fast, because the processor
     fetches one sequence of addresses further ahead than four.
     """
-    if has_halves(weight):
-        half_products(weight, width, x, first, stop, out)
-        return
     row = first
     while x.shape[0] > 1 and row + 4 <= stop:
         w0 = weight[row * width : (row + 1) * width]
@@ -49,10 +79,10 @@ def products(weight, width, x, first, stop, out):
             own = x[token]
             a = b = c = d = f32(0.0)
             for i in range(width):
-                a += own[i] * widened(w0[i])
-                b += own[i] * widened(w1[i])
-                c += own[i] * widened(w2[i])
-                d += own[i] * widened(w3[i])
+                a += own[i] * w0[i]
+                b += own[i] * w1[i]
+                c += own[i] * w2[i]
+                d += own[i] * w3[i]
             out[token, row], out[token, row + 1] = a, b
             out[token, row + 2], out[token, row + 3] = c, d
         row += 4
@@ -61,18 +91,19 @@ def products(weight, width, x, first, stop, out):
         for token in range(x.shape[0]):
             a = f32(0.0)
             for i in range(width):
-                a += x[token, i] * widened(w0[i])
+                a += x[token, i] * w0[i]
             out[token, row] = a
         row += 1
 
 
 @compiled()
-def add_bias(bias, first, stop, out):
-    """Add a bias to columns first..stop - 1 of `out` (B, outputs); nothing if it is (0,)."""
-    if bias.shape[0]:
+def add_bias(dtype, address, first, stop, out):
+    """Add a bias to columns first..stop - 1 of `out` (B, outputs); nothing if its address is 0."""
+    if address:
+        bias = weights_at(dtype, address, first, stop - first)
         for token in range(out.shape[0]):
-            for row in range(first, stop):
-                out[token, row] += widened(bias[row])
+            for i in range(stop - first):
+                out[token, first + i] += bias[i]
 
 
 @compiled()
@@ -98,7 +129,7 @@ def norm(x, weight, bias, offset, epsilon, is_centered, out):
         rms_norm(x, weight, offset, epsilon, out)
     if bias.shape[0]:
         for i in range(x.shape[0]):
-            out[i] += widened(bias[i])
+            out[i] += bias[i]
 
 
 @compiled(fastmath=FAST)
@@ -120,7 +151,7 @@ def rms_norm(x, weight, offset, epsilon, out):
         total += x[i] * x[i]
     share = f32(1.0) / f32(math.sqrt(total / f32(x.shape[0]) + epsilon))
     for i in range(x.shape[0]):
-        out[i] = x[i] * share * (widened(weight[i]) + offset)
+        out[i] = x[i] * share * (weight[i] + offset)
 
 
 @compiled()

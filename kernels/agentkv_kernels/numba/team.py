@@ -10,51 +10,49 @@ import atexit
 import os
 import threading
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 
 from agentkv_kernels.numba import atomics
-from agentkv_kernels.numba.compiled import compiled
+from agentkv_kernels.numba.addresses import call
+from agentkv_kernels.numba.compiled import address_of, compiled
 from agentkv_kernels.numba.decode import work
 
-OPEN, SERIAL, KIND, SIZE, INSIDE = 0, 1, 2, 3, 8
-"""Numbers of the control block: address of the open step, 0 for none; its serial number; the dtype
-of its weights; how many threads may work; how many helpers are inside, in a cache line of its
-own."""
+OPEN, SERIAL, SIZE, INSIDE = 0, 1, 2, 8
+"""Numbers of the control block: address of the open step, 0 for none; its serial number; how many
+threads may work; how many helpers are inside, in a cache line of its own."""
 
 PATIENCE = 300_000
 """Looks at the control block before a helper sleeps: most of a millisecond (our choice)."""
 
 
 @compiled(nogil=True)
-def lead(control, step, kind, size, like):
+def lead(control, step, size, work):
     """Do a step that has begun, with helpers.
 
     Args:
         control: address of the control block.
         step: address of the step.
-        kind: number of the dtype that `like` stands for.
         size: threads that may work.
+        work: address of `decode.work`.
     """
-    atomics.store(control + 8 * KIND, kind)
     atomics.store(control + 8 * SIZE, size)
     atomics.add(control + 8 * SERIAL, 1)
     atomics.store(control + 8 * OPEN, step)
-    work(step, like)
+    call(work, step)
     atomics.store(control + 8 * OPEN, 0)
     while atomics.load(control + 8 * INSIDE) > 0:
         pass
 
 
 @compiled(nogil=True)
-def help(control, number, kind, like, patience):
-    """Help with every step of one dtype, until none was open for a while or another dtype is.
+def help(control, number, patience, work):
+    """Help with every step, until none was open for a while.
 
     Args:
         number: of this helper, from 1.
-        kind, like: as in `lead`.
         patience: looks without finding a step.
+        work: as in `lead`.
     """
     looks, latest = 0, -1
     while looks < patience:
@@ -65,25 +63,17 @@ def help(control, number, kind, like, patience):
         atomics.add(control + 8 * INSIDE, 1)
         step = atomics.load(control + 8 * OPEN)
         is_wanted = step != 0 and number < atomics.load(control + 8 * SIZE)
-        is_known = atomics.load(control + 8 * KIND) == kind
         latest = atomics.load(control + 8 * SERIAL)
-        if is_wanted and is_known:
-            work(step, like)
+        if is_wanted:
+            call(work, step)
             looks = 0
         atomics.add(control + 8 * INSIDE, -1)
-        if is_wanted and not is_known:
-            return
 
 
 class Team:
-    """Helpers of one process. One thread leads at a time.
+    """Helpers of one process. One thread leads at a time."""
 
-    Args:
-        likes: per dtype number, an array that stands for the dtype.
-    """
-
-    def __init__(self, likes: dict[int, Any]) -> None:
-        self._likes = likes
+    def __init__(self) -> None:
         self._begin_anew()
         atexit.register(self.end)
         if hasattr(os, "register_at_fork"):
@@ -94,42 +84,36 @@ class Team:
         self._busy = threading.Lock()
         self._control = np.zeros(16, np.int64)
         self._helpers: list[_Helper] = []
-        self._kind = 0
-        self._compiled: set[int] = set()
-        """Numbers of the dtypes that helpers can work with."""
+        """Threads; they have begun once `_work` is known."""
+        self._work = 0
         self._has_ended = False
 
-    def lead(self, step: int, kind: int, size: int) -> None:
+    def lead(self, step: int, size: int) -> None:
         """Do a step that has begun with up to `size` threads; alone if another thread leads, or
         after `end`.
 
         Args:
             step: address of the step.
-            kind: number of the dtype of its weights.
         """
         if size == 1 or self._has_ended or not self._busy.acquire(blocking=False):
-            work(step, self._likes[kind])
+            work(step)
             return
         try:
             control = self._control.ctypes.data
-            if kind not in self._compiled:
-                help(control, 0, kind, self._likes[kind], 0)  # compiles, and looks at nothing
-                self._compiled.add(kind)
-            self._kind = kind
+            if not self._work:
+                self._work = address_of(work)
+                help(control, 0, 0, self._work)  # compiles, and looks at nothing
             while len(self._helpers) < size - 1:
                 self._helpers.append(_Helper(self, len(self._helpers) + 1))
             for helper in self._helpers[: size - 1]:
                 helper.wake()
-            lead(control, step, kind, size, self._likes[kind])
+            lead(control, step, size, self._work)
         finally:
             self._busy.release()
 
     def help(self, number: int) -> None:
         """Help until no step was open for a while; for a helper's thread."""
-        kind = -1
-        while kind != self._kind:
-            kind = self._kind
-            help(self._control.ctypes.data, number, kind, self._likes[kind], PATIENCE)
+        help(self._control.ctypes.data, number, PATIENCE, self._work)
 
     def end(self) -> None:
         """End all helpers, and return when their threads have ended. Threads lead alone then."""

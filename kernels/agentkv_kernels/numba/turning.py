@@ -26,6 +26,7 @@ from agentkv_kernels.decoder import (
     Q_NORM,
     QUERY_SCALES,
     TURNED_HEADS,
+    WEIGHT_DTYPE,
 )
 from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.compiled import compiled
@@ -52,7 +53,7 @@ def write_rotation(address, position, cosines, sines):
 
 
 @compiled()
-def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
+def turn_head(step, decoder, weights, place, head, x, cosines, sines):
     """Norm and rotate one head (D,) of the queries or the keys, in place.
 
     Args:
@@ -64,11 +65,10 @@ def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
     if where == TURNED_HEADS:
         rotate(x, cosines, sines, weights[PAIR_STEP], weights[PAIR_DISTANCE])
     if is_normed:
-        stop = first + x.shape[0]
         norm(
             x,
-            weights_at(weights[place], stop, like)[first:],
-            weights_at(weights[place + 1], stop, like)[first:],
+            weights_at(decoder[WEIGHT_DTYPE], weights[place], first, x.shape[0]),
+            weights_at(decoder[WEIGHT_DTYPE], weights[place + 1], first, x.shape[0]),
             constant(step, NORM_OFFSET),
             constant(step, EPSILON),
             decoder[IS_CENTERED],
@@ -79,7 +79,7 @@ def turn_head(step, decoder, weights, place, head, x, cosines, sines, like):
 
 
 @compiled()
-def turn_heads(step, decoder, weights, row, own_head, first, stop, q, keys, like):
+def turn_heads(step, decoder, weights, row, own_head, first, stop, q, keys):
     """Norm and rotate some keys of a sequence and their queries, in place.
 
     Args:
@@ -94,8 +94,8 @@ def turn_heads(step, decoder, weights, row, own_head, first, stop, q, keys, like
     write_rotation(weights[FREQUENCIES], positions[row], cosines, sines)
     for head in range(first, stop):
         own, first_q = own_head + head, own_head * group
-        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines, like)
+        turn_head(step, decoder, weights, K_NORM, own, keys[head], cosines, sines)
         for j in range(head * group, (head + 1) * group):
-            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines, like)
+            turn_head(step, decoder, weights, Q_NORM, first_q + j, q[j], cosines, sines)
             if step[QUERY_SCALES]:
                 q[j] *= carray(pointer(step[QUERY_SCALES]), (num_rows,), np.float32)[row]
