@@ -10,6 +10,7 @@ import numpy as np
 from numba import carray
 
 from agentkv_kernels.layout import (
+    ADDRESS,
     BASE,
     BLOCK_IDS,
     CODES,
@@ -17,8 +18,6 @@ from agentkv_kernels.layout import (
     DENSE,
     DTYPE,
     FIRST_POSITION,
-    FLOAT16,
-    FLOAT32,
     FORMAT,
     HEAD_DIM,
     KEY_SCALES,
@@ -50,7 +49,7 @@ from agentkv_kernels.numba.addresses import (
 )
 from agentkv_kernels.numba.attention import Coded, DenseFields, attend
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.numbers import narrowed
+from agentkv_kernels.numba.numbers import write_numbers
 
 f32, i32 = np.float32, np.int32
 
@@ -103,19 +102,18 @@ def begin_entry(layer):
 
 
 @compiled()
-def write_last(table, field, segment, head, numbers, like):
-    """Write float32 numbers (D,) to the last entry of a segment, in the dtype of `like`."""
+def write_last(dtype, table, field, segment, head, x):
+    """Write x (D,) float32 to the last entry of a segment, rounded to a dtype."""
     end = extents_of(table)[COUNT, segment] - 1
-    write_entry(table, field, segment, head, end, numbers, like)
+    write_numbers(dtype, entry_address(table, field, segment, head, end), x)
 
 
 @compiled()
-def write_entry(table, field, segment, head, entry, numbers, like):
-    """Write float32 numbers (D,) to an entry of a segment, in the dtype of `like`."""
-    address = entry_address(table, field, segment, head, entry)
-    target = carray(pointer(address), (numbers.shape[0],), like.dtype)
-    for i in range(numbers.shape[0]):
-        target[i] = narrowed(numbers[i], like[0])
+def write_newest(layer, segment, head, key, value):
+    """Write a key and a value (D,) float32 to the newest entry of a head."""
+    dense = table_at(layer[DENSE])
+    write_last(layer[DTYPE], dense, KEYS, segment, head, key)
+    write_last(layer[DTYPE], dense, VALUES, segment, head, value)
 
 
 @compiled()
@@ -139,16 +137,13 @@ def bytes_of(table, field):
 
 
 @compiled()
-def dense_in(layer, like):
-    """Return the dense entries of a layer as a `DenseFields`.
-
-    Args:
-        like: array of the type that stands for their dtype.
-    """
-    dense, dim = table_at(layer[DENSE]), layer[HEAD_DIM]
+def dense_in(layer):
+    """Return the dense entries of a layer as a `DenseFields`."""
+    dense = table_at(layer[DENSE])
     return DenseFields(
-        flat_entries(dense, KEYS, dim, like.dtype),
-        flat_entries(dense, VALUES, dim, like.dtype),
+        layer[DTYPE],
+        field_of(dense, KEYS, ADDRESS),
+        field_of(dense, VALUES, ADDRESS),
         extents_of(dense),
     )
 
@@ -184,20 +179,17 @@ def coded_in(layer):
 
 
 @compiled()
-def serve(
-    layer, like, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass
-):
+def serve(layer, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass):
     """Write the new entries of a unit and its queries, and attend; see `serve_unit`."""
-    dense, heads = table_at(layer[DENSE]), layer[NUM_HEADS]
+    heads = layer[NUM_HEADS]
     group = q.shape[0] // heads
     for head in range(first_head, stop_head):
-        write_last(dense, KEYS, segment, head, keys[head], like)
-        write_last(dense, VALUES, segment, head, values[head], like)
+        write_newest(layer, segment, head, keys[head], values[head])
     if layer[QUERIES]:
         per = layer[PER_SEQUENCE]
         queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
         for j in range(first_head * group, stop_head * group):
-            write_last(queries, QUERY, segment // per, first_q + j, q[j], like)
+            write_last(layer[DTYPE], queries, QUERY, segment // per, first_q + j, q[j])
     attend(
         segment,
         first_head,
@@ -207,7 +199,7 @@ def serve(
         f32(factor),
         sinks,
         extents_of(table_at(layer[METADATA]))[COUNT, segment],
-        dense_in(layer, like),
+        dense_in(layer),
         coded_in(layer),
         output,
         mass,
@@ -252,13 +244,7 @@ def serve_unit(
         mass[:] = f32(0.0)
     elif gain:
         mass = np.zeros(extents[COUNT, segment], np.float32)
-    unit = (segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass)
-    if layer[DTYPE] == FLOAT32:
-        serve(layer, np.empty(1, np.float32), *unit)
-    elif layer[DTYPE] == FLOAT16:
-        serve(layer, np.empty(1, np.int16), *unit)
-    else:
-        serve(layer, np.empty(1, np.uint16), *unit)
+    serve(layer, segment, first_head, stop_head, factor, q, keys, values, sinks, output, mass)
     if gain:
         metadata = table_at(layer[METADATA])
         update_ema(metadata, segment, mass, f32(keep), f32(gain), starts_at_mass)

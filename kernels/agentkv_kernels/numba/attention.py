@@ -7,8 +7,10 @@ together in memory and share their scale.
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import carray
 
-from agentkv_kernels.layout import BASE, CAPACITY, COUNT, INT8, START
+from agentkv_kernels.layout import BASE, CAPACITY, COUNT, FLOAT16, FLOAT32, INT8, START
+from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.unpack import unpack
@@ -28,8 +30,10 @@ ones."""
 
 
 class DenseFields(NamedTuple):
-    """Flat fields and extents of a layer's dense entries, as in `ragged.DenseEntries`."""
+    """The dtype, the addresses of the flat fields and the extents of a layer's dense entries; see
+    `ragged.DenseEntries`."""
 
+    dtype: Any
     keys: Any
     values: Any
     extents: Any
@@ -131,6 +135,31 @@ def mix_coded(p, coded, segment, head, heads, runs, out):
                 out[j, i] += moved[j, i]
 
 
+@compiled()
+def dense_logits(query, dense, first, s, start, stop, tops):
+    """Call `logits` for keys of a `DenseFields`."""
+    dtype, address = dense.dtype, dense.keys
+    shape, rest = (first + stop - start, query.shape[1]), (first, s, start, stop, tops)
+    if dtype == FLOAT32:
+        logits(query, carray(pointer(address), shape, np.float32), *rest)
+    elif dtype == FLOAT16:
+        logits(query, carray(pointer(address), shape, np.int16), *rest)
+    else:
+        logits(query, carray(pointer(address), shape, np.uint16), *rest)
+
+
+@compiled()
+def mix_dense(p, start, stop, dense, first, out):
+    """Call `mix` for values of a `DenseFields`."""
+    dtype, address, shape = dense.dtype, dense.values, (first + stop - start, out.shape[1])
+    if dtype == FLOAT32:
+        mix(p, start, stop, carray(pointer(address), shape, np.float32), first, out)
+    elif dtype == FLOAT16:
+        mix(p, start, stop, carray(pointer(address), shape, np.int16), first, out)
+    else:
+        mix(p, start, stop, carray(pointer(address), shape, np.uint16), first, out)
+
+
 @compiled(fastmath=FAST)
 def find_logits(query, dense, coded, segment, head, heads, runs, num_coded_runs, s, tops):
     """Write products of queries with all entries of one head to s (G, T); raise `tops` to the
@@ -148,7 +177,7 @@ def find_logits(query, dense, coded, segment, head, heads, runs, num_coded_runs,
     first_dense -= np.int64(coded.extents[COUNT, segment])
     for r in range(num_coded_runs, runs.shape[0]):
         t, stop = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])
-        logits(query, dense.keys, first_dense + t, s, t, stop, tops)
+        dense_logits(query, dense, first_dense + t, s, t, stop, tops)
 
 
 @compiled(fastmath=FAST)
@@ -200,5 +229,5 @@ def attend(
         first_dense -= np.int64(coded.extents[COUNT, segment])
         for r in range(num_coded_runs, num_runs):
             t, stop = np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])
-            mix(s, t, stop, dense.values, first_dense + t, out)
+            mix_dense(s, t, stop, dense, first_dense + t, out)
         output[first_q : first_q + group] = out

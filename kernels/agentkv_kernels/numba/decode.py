@@ -103,63 +103,65 @@ f32 = np.float32
 
 
 @compiled()
-def norm_rows(step, decoder, numbers, place, x, out):
+def norm_rows(step, decoder, own, x, out):
     """Write the norm of each row of x (B, n) to `out`, which may be x.
 
     Args:
-        numbers, place: where the address of its weight stands, before that of its bias.
+        own: numbers that begin with the addresses of its weight and its bias.
     """
     size = x.shape[1]
-    weight = weights_at(decoder[WEIGHT_DTYPE], numbers[place], 0, size)
-    bias = weights_at(decoder[WEIGHT_DTYPE], numbers[place + 1], 0, size)
+    weight = weights_at(decoder[WEIGHT_DTYPE], own[0], 0, size)
+    bias = weights_at(decoder[WEIGHT_DTYPE], own[1], 0, size)
     offset, epsilon = constant(step, NORM_OFFSET), constant(step, EPSILON)
     for token in range(x.shape[0]):
         norm(x[token], weight, bias, offset, epsilon, decoder[IS_CENTERED], out[token])
 
 
 @compiled()
-def read_stream(step, decoder, numbers, place, out):
-    """Write the residual stream to `out` (B, d), normed if there is a norm at this place."""
+def read_stream(step, decoder, own, out):
+    """Write the residual stream to `out` (B, d), normed if the layer has this norm; see
+    `norm_rows`."""
     stream = rows_at(step, STREAM, decoder[HIDDEN])
-    if numbers[place]:
-        norm_rows(step, decoder, numbers, place, stream, out)
+    if own[0]:
+        norm_rows(step, decoder, own, stream, out)
     else:
         out[:] = stream
 
 
 @compiled()
-def round_for(numbers, place, x, x_rounded):
-    """Round activations if the linear layer at this place has a weight in a block format."""
-    if numbers[place] < 0:
+def round_for(linear, x, x_rounded):
+    """Round activations if a linear layer has its weight in a block format; see `project`."""
+    if linear[0] < 0:
         round_activations(x, x_rounded)
 
 
 @compiled()
-def project(decoder, numbers, place, x, x_rounded, first, stop, out):
+def project(decoder, linear, x, x_rounded, first, stop, out):
     """Write columns first..stop - 1 of what a linear layer returns to `out` (B, outputs).
 
     Args:
-        numbers, place: as in `norm_rows`.
+        linear: numbers that begin with those of its weight and its bias. With their place in the
+            layer instead, this would be compiled for each place.
         x_rounded: x as `round_for` left it.
     """
     if first < stop:
-        if numbers[place] < 0:
-            multiply(-numbers[place], x_rounded, x.shape[0], first, stop, out)
+        if linear[0] < 0:
+            multiply(-linear[0], x_rounded, x.shape[0], first, stop, out)
         else:
-            products(decoder[WEIGHT_DTYPE], numbers[place], x.shape[1], x, first, stop, out)
-        add_bias(decoder[WEIGHT_DTYPE], numbers[place + 1], first, stop, out)
+            products(decoder[WEIGHT_DTYPE], linear[0], x.shape[1], x, first, stop, out)
+        add_bias(decoder[WEIGHT_DTYPE], linear[1], first, stop, out)
 
 
 @compiled()
 def project_qkv(decoder, weights, x, x_rounded, first, stop, q, keys, values):
     """Project columns first..stop - 1 of the queries, keys and values, counted through."""
     at = q.shape[1]
-    project(decoder, weights, Q_WEIGHT, x, x_rounded, first, min(stop, at), q)
+    project(decoder, weights[Q_WEIGHT:], x, x_rounded, first, min(stop, at), q)
     size = keys.shape[1]
     low, high = max(first - at, 0), min(stop - at, size)
-    project(decoder, weights, K_WEIGHT, x, x_rounded, low, high, keys)
+    project(decoder, weights[K_WEIGHT:], x, x_rounded, low, high, keys)
     low, high = max(first - at - size, 0), min(stop - at - size, size)
-    project(decoder, weights, V_WEIGHT, x, x_rounded, low, high, values)
+    project(decoder, weights[V_WEIGHT:], x, x_rounded, low, high, values)
 
 
 @compiled()
@@ -180,7 +182,7 @@ def norm_all_heads(step, decoder, weights, q, keys, phase):
     while piece < q.shape[0]:
         for place, x in ((Q_NORM, q), (K_NORM, keys)):
             row = x[piece : piece + 1]
-            norm_rows(step, decoder, weights, place, row, row)
+            norm_rows(step, decoder, weights[place:], row, row)
         done(step[COUNTERS], phase)
         piece = take(step[COUNTERS], phase)
     wait(step[COUNTERS], phase, q.shape[0])
@@ -200,13 +202,13 @@ def activate(step, decoder, weights, normed, up, x_rounded, phase):
     pieces = num_pieces_of(inner, step[NUM_THREADS])
     piece = take(counters, phase)
     if piece < pieces:
-        read_stream(step, decoder, weights, MLP_NORM, normed)
-        round_for(weights, GATE, normed, x_rounded)
+        read_stream(step, decoder, weights[MLP_NORM:], normed)
+        round_for(weights[GATE:], normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, inner), start_of(piece + 1, pieces, inner)
-        project(decoder, weights, GATE, normed, x_rounded, first, stop, activated)
+        project(decoder, weights[GATE:], normed, x_rounded, first, stop, activated)
         if weights[UP]:
-            project(decoder, weights, UP, normed, x_rounded, first, stop, up)
+            project(decoder, weights[UP:], normed, x_rounded, first, stop, up)
         gated(weights[ACTIVATION], activated, up, first, stop)
         done(counters, phase)
         piece = take(counters, phase)
@@ -214,11 +216,11 @@ def activate(step, decoder, weights, normed, up, x_rounded, phase):
 
 
 @compiled()
-def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase):
+def add_projection(step, decoder, linear, last_norm, x, x_rounded, phase):
     """Add a linear layer of x to the residual stream, normed if the layer has a norm for it.
 
     Args:
-        place, last_norm: where their weights stand.
+        linear, last_norm: of the linear layer and the norm, as in `project`.
         x_rounded: space of this thread.
 
     Returns:
@@ -230,22 +232,22 @@ def add_projection(step, decoder, weights, place, last_norm, x, x_rounded, phase
     pieces = num_pieces_of(hidden, step[NUM_THREADS])
     piece = take(counters, phase)
     if piece < pieces:
-        round_for(weights, place, x, x_rounded)
+        round_for(linear, x, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, hidden), start_of(piece + 1, pieces, hidden)
-        project(decoder, weights, place, x, x_rounded, first, stop, added)
-        if not weights[last_norm]:
+        project(decoder, linear, x, x_rounded, first, stop, added)
+        if not last_norm[0]:
             add_scaled(added, scale, first, stop, stream)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)
-    if not weights[last_norm]:
+    if not last_norm[0]:
         return phase + 1
     phase += 1
     piece = take(counters, phase)
     while piece < num_rows:
         row = added[piece : piece + 1]
-        norm_rows(step, decoder, weights, last_norm, row, row)
+        norm_rows(step, decoder, last_norm, row, row)
         add_scaled(row, scale, 0, hidden, stream[piece : piece + 1])
         done(counters, phase)
         piece = take(counters, phase)
@@ -421,7 +423,7 @@ def begin(address):
         for i in range(hidden):
             stream[token, i] *= scale
     if decoder[NORMS_EMBEDDING]:
-        norm_rows(step, decoder, decoder, LAST_NORM, stream, stream)
+        norm_rows(step, decoder, decoder[LAST_NORM:], stream, stream)
     num_phases = PHASES_PER_LAYER * num_layers + 1
     carray(pointer(step[COUNTERS]), (num_phases * COUNTER_STRIDE,), np.int64)[:] = 0
 
@@ -452,8 +454,8 @@ def work(address):
         pieces = num_pieces_of(rows, threads)
         piece = take(counters, phase)
         if piece < pieces:
-            read_stream(step, decoder, weights, NORM, normed)
-            round_for(weights, Q_WEIGHT, normed, x_rounded)
+            read_stream(step, decoder, weights[NORM:], normed)
+            round_for(weights[Q_WEIGHT:], normed, x_rounded)
         while piece < pieces:
             first, stop = start_of(piece, pieces, rows), start_of(piece + 1, pieces, rows)
             own = q, keys[layer_idx], values[layer_idx]
@@ -477,26 +479,24 @@ def work(address):
         if weights[IS_PARALLEL]:  # before attention changes the stream
             activate(step, decoder, weights, normed, up, x_rounded, phase)
             phase += 1
-        place, last_norm = O_WEIGHT, ATTENDED_NORM
-        phase = add_projection(step, decoder, weights, place, last_norm, mixed, x_rounded, phase)
+        linear, last_norm = weights[O_WEIGHT:], weights[ATTENDED_NORM:]
+        phase = add_projection(step, decoder, linear, last_norm, mixed, x_rounded, phase)
         if not weights[IS_PARALLEL]:
             activate(step, decoder, weights, normed, up, x_rounded, phase)
             phase += 1
-        place, last_norm = DOWN, LAST_MLP_NORM
-        phase = add_projection(
-            step, decoder, weights, place, last_norm, activated, x_rounded, phase
-        )
+        linear, last_norm = weights[DOWN:], weights[LAST_MLP_NORM:]
+        phase = add_projection(step, decoder, linear, last_norm, activated, x_rounded, phase)
 
     size = decoder[VOCABULARY]
     logits = rows_at(step, LOGITS, size)
     pieces = num_pieces_of(size, threads)
     piece = take(counters, phase)
     if piece < pieces:
-        read_stream(step, decoder, decoder, LAST_NORM, normed)
-        round_for(decoder, HEAD, normed, x_rounded)
+        read_stream(step, decoder, decoder[LAST_NORM:], normed)
+        round_for(decoder[HEAD:], normed, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, size), start_of(piece + 1, pieces, size)
-        project(decoder, decoder, HEAD, normed, x_rounded, first, stop, logits)
+        project(decoder, decoder[HEAD:], normed, x_rounded, first, stop, logits)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)

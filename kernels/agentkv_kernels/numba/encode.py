@@ -11,10 +11,6 @@ from agentkv_kernels.layout import (
     BLOCK_IDS,
     CODES,
     COUNT,
-    DENSE,
-    DTYPE,
-    FLOAT16,
-    FLOAT32,
     HEAD_DIM,
     KEYS,
     METADATA,
@@ -36,7 +32,7 @@ from agentkv_kernels.numba.addresses import (
 from agentkv_kernels.numba.append_attend import layer_at
 from agentkv_kernels.numba.arithmetic import MAGIC
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.read import dense_row, read_rows
+from agentkv_kernels.numba.read import read_dense, read_rows
 
 f32, i32 = np.float32, np.int32
 
@@ -98,13 +94,13 @@ def write_block_ids(layer, segment, count, first_block):
 
 
 @compiled()
-def encode_oldest_of(layer, like, segment, count, first_block):
-    """Do the work of `encode_oldest` for a segment of dense entries of the dtype of `like`."""
-    dense, x = table_at(layer[DENSE]), np.empty((count, layer[HEAD_DIM]), f32)
+def encode_oldest_of(layer, segment, count, first_block):
+    """Do the work of `encode_oldest` for one segment."""
+    x = np.empty((count, layer[HEAD_DIM]), f32)
     for head in range(layer[NUM_HEADS]):
         for field in (KEYS, VALUES):
             for t in range(count):
-                dense_row(dense, field, segment, head, t, like, x[t])
+                read_dense(layer, field, segment, head, t, x[t])
             append_blocks(layer, field, segment, head, x, first_block)
     write_block_ids(layer, segment, count, first_block)
 
@@ -120,20 +116,13 @@ def encode_oldest(address, counts, first_blocks):
     """
     layer = layer_at(address)
     for segment in range(counts.shape[0]):
-        own = (segment, counts[segment], first_blocks[segment])
-        if not counts[segment]:
-            continue
-        if layer[DTYPE] == FLOAT32:
-            encode_oldest_of(layer, np.empty(1, np.float32), *own)
-        elif layer[DTYPE] == FLOAT16:
-            encode_oldest_of(layer, np.empty(1, np.int16), *own)
-        else:
-            encode_oldest_of(layer, np.empty(1, np.uint16), *own)
+        if counts[segment]:
+            encode_oldest_of(layer, segment, counts[segment], first_blocks[segment])
 
 
 @compiled()
-def copy_over_of(hot, cold, like, segment, picks, first_block):
-    """Do the work of `copy_over` for a layer whose dense entries have the dtype of `like`."""
+def copy_over_of(hot, cold, segment, picks, first_block):
+    """Do the work of `copy_over` for the numbers of two layers."""
     source, target = table_at(hot[METADATA]), table_at(cold[METADATA])
     first = extents_of(target)[COUNT, segment] - picks.shape[0]
     for field in range(source[NUM_FIELDS]):
@@ -145,7 +134,7 @@ def copy_over_of(hot, cold, like, segment, picks, first_block):
     x = np.empty((picks.shape[0], hot[HEAD_DIM]), f32)
     for head in range(hot[NUM_HEADS]):
         for field in (KEYS, VALUES):
-            read_rows(hot, like, field, segment, head, picks, x)
+            read_rows(hot, field, segment, head, picks, x)
             append_blocks(cold, field, segment, head, x, first_block)
     write_block_ids(cold, segment, picks.shape[0], first_block)
 
@@ -159,11 +148,4 @@ def copy_over(hot, cold, segment, picks, first_block):
         picks: (n,) int64, numbers of the hot entries.
         first_block: the first block of scales that is theirs alone.
     """
-    layer = layer_at(hot)
-    own = (segment, picks, first_block)
-    if layer[DTYPE] == FLOAT32:
-        copy_over_of(layer, layer_at(cold), np.empty(1, np.float32), *own)
-    elif layer[DTYPE] == FLOAT16:
-        copy_over_of(layer, layer_at(cold), np.empty(1, np.int16), *own)
-    else:
-        copy_over_of(layer, layer_at(cold), np.empty(1, np.uint16), *own)
+    copy_over_of(layer_at(hot), layer_at(cold), segment, picks, first_block)

@@ -18,7 +18,7 @@ from agentkv_kernels.numba.addresses import pointer
 from agentkv_kernels.numba.arithmetic import FAST, power_of_two
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.half_products import half_products
-from agentkv_kernels.numba.numbers import widened
+from agentkv_kernels.numba.numbers import read_numbers, size_of
 
 f32 = np.float32
 LOG2_E = f32(1.4426950408889634)
@@ -35,18 +35,8 @@ def weights_at(dtype, address, first, count):
     if dtype == FLOAT32:
         return carray(pointer(address + 4 * first), (count,), np.float32)
     found = np.empty(count, np.float32)
-    if dtype == FLOAT16:
-        widen(carray(pointer(address + 2 * first), (count,), np.int16), found)
-    else:
-        widen(carray(pointer(address + 2 * first), (count,), np.uint16), found)
+    read_numbers(dtype, address + size_of(dtype) * first, found)
     return found
-
-
-@compiled()
-def widen(numbers, out):
-    """Write numbers (n,) of 16 bits to `out`, float32."""
-    for i in range(out.shape[0]):
-        out[i] = widened(numbers[i])
 
 
 @compiled()

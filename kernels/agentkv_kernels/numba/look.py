@@ -9,9 +9,6 @@ from agentkv_kernels.layout import (
     CODES,
     COUNT,
     DENSE,
-    DTYPE,
-    FLOAT16,
-    FLOAT32,
     FORMAT,
     INT8,
     METADATA,
@@ -28,11 +25,11 @@ f32, i32 = np.float32, np.int32
 
 
 @compiled(fastmath=FAST)
-def logits_of(layer, like, segment, head, factor, q, s, tops):
+def find_logits_of(layer, segment, head, factor, q, s, tops):
     """Write the binary logits of a head's queries and all entries of a segment to s (G, T), and
     raise `tops` (G,) to the largest."""
     group, dim, num_entries = s.shape[0], q.shape[1], s.shape[1]
-    dense, coded = dense_in(layer, like), coded_in(layer)
+    dense, coded = dense_in(layer), coded_in(layer)
     query, runs = np.empty((group, dim), f32), np.empty((num_entries, 3), i32)
     for j in range(group):
         for i in range(dim):
@@ -40,17 +37,6 @@ def logits_of(layer, like, segment, head, factor, q, s, tops):
     num_coded, num_runs = runs_of(coded, segment, num_entries, runs)
     heads = layer[NUM_HEADS]
     find_logits(query, dense, coded, segment, head, heads, runs[:num_runs], num_coded, s, tops)
-
-
-@compiled()
-def find_logits_of(layer, segment, head, factor, q, s, tops):
-    """Call `logits_of` for the dtype of a layer."""
-    if layer[DTYPE] == FLOAT32:
-        logits_of(layer, np.empty(1, np.float32), segment, head, factor, q, s, tops)
-    elif layer[DTYPE] == FLOAT16:
-        logits_of(layer, np.empty(1, np.int16), segment, head, factor, q, s, tops)
-    else:
-        logits_of(layer, np.empty(1, np.uint16), segment, head, factor, q, s, tops)
 
 
 @compiled(fastmath=FAST)
@@ -231,9 +217,4 @@ def attend_hot(address, segment, factor, q, sinks, output):
     heads, nothing = layer[NUM_HEADS], np.empty(0, np.float32)
     own = (segment, 0, heads, heads, q, f32(factor), sinks, count)
     coded = coded_in(layer)
-    if layer[DTYPE] == FLOAT32:
-        attend(*own, dense_in(layer, np.empty(1, np.float32)), coded, output, nothing)
-    elif layer[DTYPE] == FLOAT16:
-        attend(*own, dense_in(layer, np.empty(1, np.int16)), coded, output, nothing)
-    else:
-        attend(*own, dense_in(layer, np.empty(1, np.uint16)), coded, output, nothing)
+    attend(*own, dense_in(layer), coded, output, nothing)

@@ -2,11 +2,19 @@
 
 Numba has no type for 16-bit floats, so an array of them has an integer type in compiled code:
 float16 is int16, bfloat16 is uint16. An array of codes is int8.
+
+Numbers at an address have a dtype of `layout.DTYPES`, which is told apart while code runs: with a
+type for it, all code that handles such numbers would be compiled once for each dtype.
 """
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
+
+from agentkv_kernels.layout import FLOAT16, FLOAT32
+from agentkv_kernels.numba.addresses import pointer
+from agentkv_kernels.numba.compiled import compiled
 
 _WORD, _HALF = ir.IntType(32), ir.IntType(16)
 
@@ -51,3 +59,57 @@ def narrowed(typing_context, number, like):
     if like not in (types.float32, types.int16, types.uint16):
         return None
     return like(types.float32, like), generate
+
+
+@compiled()
+def size_of(dtype):
+    """Return the bytes of a number of a dtype."""
+    return 4 if dtype == FLOAT32 else 2
+
+
+@compiled()
+def read_numbers(dtype, address, out):
+    """Write the numbers at an address to `out` (n,) float32."""
+    shape = out.shape
+    if dtype == FLOAT32:
+        out[:] = carray(pointer(address), shape, np.float32)
+    elif dtype == FLOAT16:
+        widen(carray(pointer(address), shape, np.int16), out)
+    else:
+        widen(carray(pointer(address), shape, np.uint16), out)
+
+
+@compiled()
+def write_numbers(dtype, address, x):
+    """Round numbers x (n,) float32 to a dtype and write them to an address."""
+    if dtype == FLOAT32:
+        carray(pointer(address), x.shape, np.float32)[:] = x
+    elif dtype == FLOAT16:
+        narrow(x, carray(pointer(address), x.shape, np.int16))
+    else:
+        narrow(x, carray(pointer(address), x.shape, np.uint16))
+
+
+@compiled()
+def round_numbers(dtype, x):
+    """Round numbers x (n,) float32 to a dtype, in place."""
+    if dtype == FLOAT16:
+        for i in range(x.shape[0]):
+            x[i] = widened(narrowed(x[i], np.int16(0)))
+    elif dtype != FLOAT32:
+        for i in range(x.shape[0]):
+            x[i] = widened(narrowed(x[i], np.uint16(0)))
+
+
+@compiled()
+def widen(numbers, out):
+    """Write numbers (n,) of 16 bits to `out` (n,) float32."""
+    for i in range(out.shape[0]):
+        out[i] = widened(numbers[i])
+
+
+@compiled()
+def narrow(x, out):
+    """Write numbers x (n,) float32 to `out` (n,), of 16 bits."""
+    for i in range(x.shape[0]):
+        out[i] = narrowed(x[i], out[i])

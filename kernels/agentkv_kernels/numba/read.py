@@ -4,20 +4,18 @@ Shapes as in `layout`; T entries of a segment, n of them, W heads, D head size.
 """
 
 import numpy as np
-from numba import carray
 
 from agentkv_kernels.layout import (
     COUNT,
     DENSE,
     DTYPE,
-    FLOAT16,
-    FLOAT32,
     INT8,
+    KEYS,
     NUM_HEADS,
     VALUES,
 )
-from agentkv_kernels.numba.addresses import entry_address, pointer, table_at
-from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at
+from agentkv_kernels.numba.addresses import entry_address, table_at
+from agentkv_kernels.numba.append_attend import coded_in, layer_at
 from agentkv_kernels.numba.arithmetic import FAST, scaled
 from agentkv_kernels.numba.attention import (
     BLOCK,
@@ -27,7 +25,7 @@ from agentkv_kernels.numba.attention import (
     runs_of,
 )
 from agentkv_kernels.numba.compiled import compiled
-from agentkv_kernels.numba.numbers import narrowed, widened
+from agentkv_kernels.numba.numbers import read_numbers, round_numbers
 from agentkv_kernels.numba.unpack import unpack
 
 f32, i32 = np.float32, np.int32
@@ -48,24 +46,6 @@ def read_by_block(codes, scales, first_code, first_block, runs, out):
         for t in range(np.int64(runs[r, FIRST]), np.int64(runs[r, STOP])):
             for i in range(out.shape[1]):
                 out[t, i] = f32(codes[first_code + t, i]) * power[0, i]
-
-
-@compiled()
-def read_dense(numbers, first, out):
-    """Write rows of `numbers` from `first` on to `out` (T, D)."""
-    for t in range(out.shape[0]):
-        for i in range(out.shape[1]):
-            out[t, i] = widened(numbers[first + t, i])
-
-
-@compiled()
-def read_dense_of(layer, like, segment, num_coded, keys, values):
-    """Write the dense entries of a segment to keys and values (W, T, D), after the others."""
-    dense, heads = dense_in(layer, like), layer[NUM_HEADS]
-    for head in range(heads):
-        first = first_entry(dense.extents, segment, head, heads)
-        read_dense(dense.keys, first, keys[head, num_coded:])
-        read_dense(dense.values, first, values[head, num_coded:])
 
 
 @compiled(nogil=True)
@@ -92,32 +72,27 @@ def read_segment(address, segment, keys, values):
                 read_by_block(codes, scales, first_code, first_block, runs[:num_runs], out)
             else:
                 unpack(codes, scales, first_code, num_coded, coded.format, out)
-    if layer[DTYPE] == FLOAT32:
-        read_dense_of(layer, np.empty(1, np.float32), segment, num_coded, keys, values)
-    elif layer[DTYPE] == FLOAT16:
-        read_dense_of(layer, np.empty(1, np.int16), segment, num_coded, keys, values)
-    else:
-        read_dense_of(layer, np.empty(1, np.uint16), segment, num_coded, keys, values)
+    for head in range(heads):
+        for t in range(num_coded, keys.shape[1]):
+            read_dense(layer, KEYS, segment, head, t - num_coded, keys[head, t])
+            read_dense(layer, VALUES, segment, head, t - num_coded, values[head, t])
 
 
 @compiled()
-def dense_row(table, field, segment, head, entry, like, out):
-    """Write a dense entry of the dtype of `like` to `out` (D,)."""
-    address = entry_address(table, field, segment, head, entry)
-    numbers = carray(pointer(address), (out.shape[0],), like.dtype)
-    for i in range(out.shape[0]):
-        out[i] = widened(numbers[i])
+def read_dense(layer, field, segment, head, entry, out):
+    """Write a dense key or value to `out` (D,)."""
+    address = entry_address(table_at(layer[DENSE]), field, segment, head, entry)
+    read_numbers(layer[DTYPE], address, out)
 
 
 @compiled()
-def read_rows(layer, like, field, segment, head, picks, out):
-    """Write some keys or values of a head to `out` (n, D), rounded to the dtype of `like`.
+def read_rows(layer, field, segment, head, picks, out):
+    """Write some keys or values of a head to `out` (n, D), rounded to the layer's dtype.
 
     Args:
-        like: array of the type that stands for the dtype of dense entries.
         picks: (n,) int64, numbers of entries.
     """
-    coded, heads, dense = coded_in(layer), layer[NUM_HEADS], table_at(layer[DENSE])
+    coded, heads = coded_in(layer), layer[NUM_HEADS]
     num_coded = np.int64(coded.extents[COUNT, segment])
     codes, scales = coded.keys, coded.key_scales
     if field == VALUES:
@@ -129,7 +104,7 @@ def read_rows(layer, like, field, segment, head, picks, out):
     for k in range(picks.shape[0]):
         t = picks[k]
         if t >= num_coded:
-            dense_row(dense, field, segment, head, t - num_coded, like, out[k])
+            read_dense(layer, field, segment, head, t - num_coded, out[k])
             continue
         if coded.format == INT8:
             block = first_block + coded.block_ids[first_id + t]
@@ -138,5 +113,4 @@ def read_rows(layer, like, field, segment, head, picks, out):
                 out[k, i] *= f32(codes[first_code + t, i])
         else:
             unpack(codes, scales, first_code + t, 1, coded.format, out[k : k + 1])
-        for i in range(out.shape[1]):
-            out[k, i] = widened(narrowed(out[k, i], like[0]))
+        round_numbers(layer[DTYPE], out[k])

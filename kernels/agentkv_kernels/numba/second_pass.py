@@ -37,14 +37,10 @@ from agentkv_kernels.decoder import (
 )
 from agentkv_kernels.layout import (
     COUNT,
-    DENSE,
     DIGEST_BLOCK,
     DIGEST_EXPONENT,
     DIGEST_HIGH,
     DIGEST_LOW,
-    DTYPE,
-    FLOAT16,
-    FLOAT32,
     HEAD_DIM,
     KEYS,
     METADATA,
@@ -53,7 +49,7 @@ from agentkv_kernels.layout import (
     VALUES,
 )
 from agentkv_kernels.numba.addresses import extents_of, flat_entries, pointer, table_at
-from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at, write_last
+from agentkv_kernels.numba.append_attend import coded_in, dense_in, layer_at, write_newest
 from agentkv_kernels.numba.arithmetic import FAST, logits, mix, power_of_two, scaled, softmax
 from agentkv_kernels.numba.attention import (
     LOG2_E,
@@ -61,6 +57,7 @@ from agentkv_kernels.numba.attention import (
     attend,
     first_entry,
     mix_coded,
+    mix_dense,
     runs_of,
 )
 from agentkv_kernels.numba.compiled import compiled
@@ -133,14 +130,6 @@ def shares_of(numbers, num_rows, heads):
 
 
 @compiled()
-def write_newest(layer, like, segment, head, key, value):
-    """Overwrite the newest entry of a head by float32 numbers (D,)."""
-    dense = table_at(layer[DENSE])
-    write_last(dense, KEYS, segment, head, key, like)
-    write_last(dense, VALUES, segment, head, value, like)
-
-
-@compiled()
 def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, values):
     """Write the newest entry of a head again, and the shares of attention that its queries would
     give the cold entries, or their blocks.
@@ -156,12 +145,7 @@ def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, 
     segment = segment_of(numbers, layer_idx, num_rows, hot, row, head)
     own = head % hot[NUM_HEADS]
     first, group = head - own, q.shape[0] // heads
-    if hot[DTYPE] == FLOAT32:
-        write_newest(hot, np.empty(1, np.float32), segment, own, keys[head], values[head])
-    elif hot[DTYPE] == FLOAT16:
-        write_newest(hot, np.empty(1, np.int16), segment, own, keys[head], values[head])
-    else:
-        write_newest(hot, np.empty(1, np.uint16), segment, own, keys[head], values[head])
+    write_newest(hot, segment, own, keys[head], values[head])
     cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
     if not cold_address:
         return
@@ -298,7 +282,7 @@ def shares_by_entry(table, segment, positions, block, shares):
     return scores
 
 
-@compiled()
+@compiled(fastmath=FAST)
 def attend_again(look, layer_idx, num_rows, heads, address, row, head, factor, q, output):
     """Read the keys and values that a head fetches, and attend to them and to the hot entries.
 
@@ -307,23 +291,10 @@ def attend_again(look, layer_idx, num_rows, heads, address, row, head, factor, q
 
     The others are those of `scan`.
     """
-    hot = layer_at(address)
-    own = (look, layer_idx, num_rows, heads, hot, row, head, factor, q, output)
-    if hot[DTYPE] == FLOAT32:
-        attend_to_fetched(np.empty(1, np.float32), *own)
-    elif hot[DTYPE] == FLOAT16:
-        attend_to_fetched(np.empty(1, np.int16), *own)
-    else:
-        attend_to_fetched(np.empty(1, np.uint16), *own)
-
-
-@compiled(fastmath=FAST)
-def attend_to_fetched(like, look, layer_idx, num_rows, heads, hot, row, head, factor, q, output):
-    """Do the work of `attend_again` for hot entries of the dtype of `like`."""
-    numbers = numbers_at(look)
+    numbers, hot = numbers_at(look), layer_at(address)
     segment = segment_of(numbers, layer_idx, num_rows, hot, row, head)
     own, group, dim = head % hot[NUM_HEADS], q.shape[0] // heads, q.shape[1]
-    dense, coded = dense_in(hot, like), coded_in(hot)
+    dense, coded = dense_in(hot), coded_in(hot)
     cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
     if not cold_address:
         first = (head - own) * group
@@ -337,7 +308,7 @@ def attend_to_fetched(like, look, layer_idx, num_rows, heads, hot, row, head, fa
     fetched = fetched_by(numbers, row * heads + head, 1, dim)[0]
     keys, values = fetched[KEYS], fetched[VALUES]
     for field, x in ((KEYS, keys), (VALUES, values)):
-        read_rows(layer_at(cold_address), like, field, segment, own, picks, x)
+        read_rows(layer_at(cold_address), field, segment, own, picks, x)
 
     num_hot = extents_of(table_at(hot[METADATA]))[COUNT, segment]
     count = num_hot + picks.shape[0]
@@ -366,7 +337,7 @@ def attend_to_fetched(like, look, layer_idx, num_rows, heads, hot, row, head, fa
         mix_coded(s, coded, segment, own, hot[NUM_HEADS], runs[:num_coded], out)
     first = first_entry(dense.extents, segment, own, hot[NUM_HEADS])
     first_dense = np.int64(coded.extents[COUNT, segment])
-    mix(s, first_dense, num_hot, dense.values, first, out)
+    mix_dense(s, first_dense, num_hot, dense, first, out)
     mix(s, num_hot, count, values, 0, out)
     output[head * group : (head + 1) * group] = out
 

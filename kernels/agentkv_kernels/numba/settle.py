@@ -27,8 +27,6 @@ from agentkv_kernels.layout import (
     COUNT,
     DENSE,
     DTYPE,
-    FLOAT16,
-    FLOAT32,
     HEAD_DIM,
     KEYS,
     LOAN_COUNTS,
@@ -54,12 +52,13 @@ from agentkv_kernels.numba.addresses import (
     pointer,
     table_at,
 )
-from agentkv_kernels.numba.append_attend import layer_at, write_entry
+from agentkv_kernels.numba.append_attend import layer_at
 from agentkv_kernels.numba.arithmetic import MAGIC, power_of_two
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.drop import has_excess_capacity
 from agentkv_kernels.numba.encode import append_blocks, copy_over_of, write_block_ids
-from agentkv_kernels.numba.read import dense_row
+from agentkv_kernels.numba.numbers import write_numbers
+from agentkv_kernels.numba.read import read_dense
 
 f32, i32 = np.float32, np.int32
 
@@ -254,7 +253,7 @@ def find_unknown(metadata, segment, first, places, numbers, picks):
 
 
 @compiled()
-def quantize(layer, like, segment, from_dense, from_fetched, fetched):
+def quantize(layer, segment, from_dense, from_fetched, fetched):
     """Encode the oldest dense entries and then fetched ones as the last codes, which have capacity.
 
     Args:
@@ -265,11 +264,11 @@ def quantize(layer, like, segment, from_dense, from_fetched, fetched):
     first_block = extents_of(table_at(layer[SCALES]))[COUNT, segment]
     extend(table_at(layer[CODES]), segment, count)
     extend(table_at(layer[SCALES]), segment, count // BLOCK)
-    dense, x = table_at(layer[DENSE]), np.empty((count, layer[HEAD_DIM]), f32)
+    x = np.empty((count, layer[HEAD_DIM]), f32)
     for head in range(layer[NUM_HEADS]):
         for field in (KEYS, VALUES):
             for t in range(from_dense):
-                dense_row(dense, field, segment, head, t, like, x[t])
+                read_dense(layer, field, segment, head, t, x[t])
             for t in range(from_dense, count):
                 x[t] = fetched[head, field, t - from_dense]
             append_blocks(layer, field, segment, head, x, first_block)
@@ -277,8 +276,21 @@ def quantize(layer, like, segment, from_dense, from_fetched, fetched):
 
 
 @compiled()
-def settle_of(like, hot, cold, loans, segment, rule, picks, places, fetched):
-    """Do the work of `settle` for hot entries of the dtype of `like`."""
+def settle(hot, cold, loans, segment, rule, picks, places, fetched):
+    """Settle a segment whose token has looked.
+
+    Args:
+        hot, cold: numbers of layer descriptors, the hot layer with int8 codes or none.
+        loans: address of the numbers of the cold tier's loans.
+        rule: (`NUM_RULES`,) int64; the fetched entries are at most its target less its first entry
+            to go.
+        picks, places: (n,) int64, numbers of the fetched entries in the cold tier, and their
+            positions.
+        fetched: (W, 2, most, D) float32, their keys and values, rounded to the dtype of hot ones.
+
+    Returns:
+        The outcome; 0 if nothing has changed, because some table lacks capacity.
+    """
     num_fetched, outcome = picks.shape[0], SETTLED
     (num_gone, gone_coded, from_dense, from_fetched, count, num_dense, num_coded, num_blocks) = (
         counts_after(hot, segment, rule, num_fetched)
@@ -312,7 +324,7 @@ def settle_of(like, hot, cold, loans, segment, rule, picks, places, fetched):
         extend(cold_metadata, segment, gone.shape[0])
         extend(cold_codes, segment, gone.shape[0])
         extend(cold_scales, segment, new_blocks)
-        copy_over_of(hot, cold, like, segment, gone, first_block)
+        copy_over_of(hot, cold, segment, gone, first_block)
         if merge_if_sparse(cold, segment):
             outcome |= IS_LOOSE
     if num_gone:
@@ -326,7 +338,7 @@ def settle_of(like, hot, cold, loans, segment, rule, picks, places, fetched):
         start = max(first - held_codes, 0)
         drop_run(dense, segment, start, start + gone_dense)
         if from_dense + from_fetched:
-            quantize(hot, like, segment, from_dense, from_fetched, fetched)
+            quantize(hot, segment, from_dense, from_fetched, fetched)
             merge_if_sparse(hot, segment)
             drop_run(dense, segment, 0, from_dense)
     else:
@@ -338,8 +350,8 @@ def settle_of(like, hot, cold, loans, segment, rule, picks, places, fetched):
     for head in range(hot[NUM_HEADS]):
         for field in (KEYS, VALUES):
             for k in range(size):
-                row = fetched[head, field, from_fetched + k]
-                write_entry(dense, field, segment, head, end + k, row, like)
+                address = entry_address(dense, field, segment, head, end + k)
+                write_numbers(hot[DTYPE], address, fetched[head, field, from_fetched + k])
     end = extents_of(metadata)[COUNT, segment]
     extend(metadata, segment, num_fetched)
     for field in range(cold_metadata[NUM_FIELDS]):
@@ -366,27 +378,3 @@ def settle_of(like, hot, cold, loans, segment, rule, picks, places, fetched):
         spare = 1 + TOLERATED_BLOCKS * scales[COUNT, segment]
         is_loose |= has_excess_capacity(scales, segment, spare)
     return outcome | IS_LOOSE if is_loose else outcome
-
-
-@compiled()
-def settle(hot, cold, loans, segment, rule, picks, places, fetched):
-    """Settle a segment whose token has looked.
-
-    Args:
-        hot, cold: numbers of layer descriptors, the hot layer with int8 codes or none.
-        loans: address of the numbers of the cold tier's loans.
-        rule: (`NUM_RULES`,) int64; the fetched entries are at most its target less its first entry
-            to go.
-        picks, places: (n,) int64, numbers of the fetched entries in the cold tier, and their
-            positions.
-        fetched: (W, 2, most, D) float32, their keys and values, rounded to the dtype of hot ones.
-
-    Returns:
-        The outcome; 0 if nothing has changed, because some table lacks capacity.
-    """
-    own = (hot, cold, loans, segment, rule, picks, places, fetched)
-    if hot[DTYPE] == FLOAT32:
-        return settle_of(np.empty(1, np.float32), *own)
-    if hot[DTYPE] == FLOAT16:
-        return settle_of(np.empty(1, np.int16), *own)
-    return settle_of(np.empty(1, np.uint16), *own)
