@@ -21,7 +21,7 @@ VERSION_TESTS = tests/agentkv/cache/test_exact.py tests/agentkv/cache/test_famil
 PYTHON_IS_NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V); agentkv needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 
-.PHONY: setup system run lint test test-step test-kernels test-lab test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
+.PHONY: setup system run lint test test-compiled test-browsed test-lab test-slow test-exhaustive test-peers test-inspect test-shop test-ray test-versions docs soak endurance gpu nano clean
 .DEFAULT_GOAL := setup
 
 setup: system .venv/installed
@@ -93,20 +93,22 @@ lint: setup .venv/tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests to wait for. While mypy has one core, tests that compile the kernels have the other; two workers that began at once
-# would compile each kernel twice. The step compiles them for other dtypes, by when mypy has ended.
+# The tests to wait for. First one process compiles the kernels, which several at once would each do for themselves, while
+# others check the source and test in a browser, where no kernel is needed. Tests mostly wait for a browser or a server, so that
+# there is one worker more than cores.
 FAST = -m "not slow and not exhaustive"
-STEP = tests/agentkv/cache/test_step.py
-KERNELS = tests/kernels tests/agentkv/cache/storage
+COMPILED = tests/kernels tests/agentkv/cache/storage tests/agentkv/cache/test_step.py
+BROWSED = tests/env
+WORKERS ?= $(shell expr $$(nproc) + 1)
 test: setup .venv/tests
-	@$(MAKE) --no-print-directory -j 2 test-step test-kernels
-	$(BIN)/pytest -q -n auto --dist worksteal $(FAST) $(addprefix --ignore=,$(STEP) $(KERNELS) tests/lab)
+	@$(MAKE) --no-print-directory -j 3 test-compiled test-browsed lint
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(FAST) $(addprefix --ignore=,$(COMPILED) $(BROWSED) tests/lab)
 
-test-step: lint
-	$(BIN)/pytest -q $(FAST) $(STEP)
+test-compiled: setup .venv/tests
+	$(BIN)/pytest -q $(FAST) $(COMPILED)
 
-test-kernels: setup .venv/tests
-	$(BIN)/pytest -q $(FAST) $(KERNELS)
+test-browsed: setup .venv/tests
+	$(BIN)/pytest -q $(FAST) $(BROWSED)
 
 # The laboratory, for those who change it.
 test-lab: setup .venv/tests

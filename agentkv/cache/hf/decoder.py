@@ -44,15 +44,10 @@ class Decoder:
     """Factor on the logits of attention, of every layer."""
     kept: tuple[Tensor, ...]
     """Tensors that only the addresses above name."""
-    _seal: "_Seal"
-
-    def is_current(self) -> bool:
-        """Return whether the model still is what was read: weights, modules and hooks."""
-        return self._seal.is_whole()
 
 
-class _Seal:
-    """Notices in microseconds whether something of a model has been replaced.
+class Seal:
+    """Notices in microseconds whether weights, modules or hooks of a model have been replaced.
 
     The checks are loops of the interpreter's own, because every step of decoding makes them.
     """
@@ -64,7 +59,9 @@ class _Seal:
         self._tensor_owners, self._tensor_names, self._tensors = _slots(
             own for each in modules for own in (each._parameters, each._buffers)
         )
-        self._pointers = list(map(_pointer, self._tensors))
+        # a tensor of a quantization library may have no memory of its own
+        self._placed = [each for each in self._tensors if _has_memory(each)]
+        self._pointers = list(map(_pointer, self._placed))
         # a forward that is replaced is one attribute more
         self._vars = [vars(each) for each in inner]
         self._sizes = list(map(len, self._vars))
@@ -76,12 +73,13 @@ class _Seal:
         self._unhooked = [own for own in hooks if not own]
 
     def is_whole(self) -> bool:
+        """Return whether all is as it was when the seal was made."""
         modules = map(dict.get, self._module_owners, self._names)
         tensors = map(dict.get, self._tensor_owners, self._tensor_names)
         return (
             all(map(is_, modules, self._modules))
             and all(map(is_, tensors, self._tensors))
-            and list(map(_pointer, self._tensors)) == self._pointers
+            and list(map(_pointer, self._placed)) == self._pointers
             and list(map(len, self._vars)) == self._sizes
             and not any(self._unhooked)
             and all(tuple(own) == known for own, known in self._hooked)
@@ -99,6 +97,14 @@ def _slots(owners: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list
 
 
 _pointer = torch.Tensor.data_ptr
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        _pointer(tensor)
+    except RuntimeError:
+        return False
+    return True
 
 
 def unknown_code(model: PreTrainedModel) -> str | None:
@@ -158,7 +164,6 @@ def read_decoder(model: PreTrainedModel) -> Decoder:
         attentions=tuple(each.module for each in attentions),
         scales=tuple(float(each.module.scaling) for each in attentions),
         kept=tuple(weights.kept),
-        _seal=_Seal(model),
     )
 
 

@@ -24,7 +24,8 @@ def describe(model: PreTrainedModel) -> Geometry:
     if hybrid is not None:
         _check(model)
         return describe_hybrid(model, decoder(model), hybrid)
-    layers = _storing(model)
+    readings = _read(model)
+    layers = [each for each in readings if each.source is None]
     shapes = tuple(_with_own_frequencies(layer, decoder(model)) for layer in layers)
     num_streams = layers[0].num_streams
     return Geometry(
@@ -34,7 +35,7 @@ def describe(model: PreTrainedModel) -> Geometry:
         dtype=model.dtype,
         max_positions=getattr(decoder(model).config, "max_position_embeddings", None),
         why_not_turned=next((each.why_not_turned for each in layers if each.why_not_turned), None),
-        sources=tuple(each.source for each in _read(model) if each.source is not None),
+        sources=tuple(each.source for each in readings if each.source is not None),
         why_not_watched=None
         if num_streams == 1
         else f"{config.model_type} mixes {num_streams} residual streams in each layer",

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from agentkv.cache.hf import plain_forward
 from agentkv.cache.hf.compat import ATTENTION, CACHE, cache_in, outside_compile, tokens_among
-from agentkv.cache.hf.decoder import Decoder, read_decoder, unknown_code
+from agentkv.cache.hf.decoder import Decoder, Seal, read_decoder, unknown_code
 from agentkv.cache.hf.first_step import why_apart
 from agentkv.cache.hf.hooked_cache import HookedCache
 from agentkv.cache.hf.known_code import NotCompiled
@@ -46,6 +46,8 @@ class Forward:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = weakref.ref(model)
         self.__signature__ = inspect.signature(type(model).forward.__get__(model))
+        self._seal: Seal | None = None
+        """Of the model as it was read."""
         self._decoder: Decoder | None = None
         self._step: Any = None
         self._is_checked = False
@@ -73,7 +75,8 @@ class Forward:
         """Read the model if it was not, or has changed; return whether it can be compiled."""
         model = self._model()
         assert model is not None
-        if self._decoder is None or not self._decoder.is_current():
+        if self._seal is None or not self._seal.is_whole():
+            self._seal = Seal(model)
             self._decoder = self._step = self.obstacle = None
             self._is_checked = False
             try:
@@ -85,6 +88,8 @@ class Forward:
             from agentkv.cache.step import CompiledStep
 
             self._step = CompiledStep(self._decoder)
+        if self._decoder is None:
+            return False
         # a model in training draws random numbers, and steps come after it
         if not self._is_checked and not model.training:
             self.obstacle = why_apart(model, self._decoder, self._step)

@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import agentkv
-from agentkv.cache.hf import known_code
+from agentkv.cache.hf import forward, known_code
+from agentkv.cache.hf.decoder import read_decoder
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.cache.packed import PackedForward
 from tests.agentkv.cache.caches_in_use import kept
@@ -294,6 +295,27 @@ def test_a_changed_model_goes_the_ordinary_way_and_says_why(change, is_late, tok
         assert decoding(model) == f"transformers: {CHANGES[change]}"
     finally:
         getattr(model, "undo", lambda: None)()
+
+
+def test_a_model_that_goes_the_ordinary_way_is_read_again_only_once_it_has_changed(
+    tokens, monkeypatch
+):
+    readings = []
+
+    def counted(model):
+        readings.append(1)
+        return read_decoder(model)
+
+    monkeypatch.setattr(forward, "read_decoder", counted)
+    model, ids = make("llama"), tokens(1, 60)
+    handle = model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: output)
+    cache = agentkv.Cache.for_model(model, policy="full")
+    cache.feed(model, ids[:, :50])
+    steps(model, cache, ids, 50, 5)
+    assert len(readings) == 1 and "has a hook" in decoding(model)
+    handle.remove()
+    steps(model, cache, ids, 55, 2)
+    assert len(readings) == 2 and decoding(model) == COMPILED
 
 
 def test_weights_that_change_are_read_as_they_are(tokens):
