@@ -5,7 +5,7 @@ import queue
 import secrets
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,7 @@ from agentkv.serve.job import (
     ReplyFailure,
     Stopping,
 )
+from agentkv.serve.reuse import How, Reuse
 from agentkv.serve.running import RunningJob
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
@@ -39,7 +40,8 @@ from agentkv.terminal import human_rate
 
 _log = logging.getLogger(__name__)
 REQUESTS = logging.getLogger("agentkv.requests")
-"""Gets a line of numbers, without any text, for each reply that ends."""
+"""Gets lines of numbers, without any text, for each reply that ends: one at level INFO, and one
+at DEBUG that says what was kept of its conversation."""
 T = TypeVar("T")
 
 
@@ -57,6 +59,8 @@ class Counters:
     sessions: int = 0
     sessions_in_memory: int = 0
     session_bytes: int = 0
+    forgotten_tokens: int = 0
+    reuses: Counter[How] = field(default_factory=Counter)
     peak_bytes: int = 0
     _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
 
@@ -65,6 +69,8 @@ class Counters:
         self.prompt_tokens += end.num_prompt
         self.cached_tokens += end.num_cached
         self.written_tokens += end.num_written
+        self.forgotten_tokens += end.reuse.num_forgotten
+        self.reuses[end.reuse.how] += 1
         self.read_s += end.read_s
         self.write_s += end.write_s
 
@@ -305,6 +311,7 @@ class Engine:
         match = self.sessions.find(job.session, history)
         if match is None or (new_ids := waiting.new_ids(match.point)) is None:
             return None
+        found = match.point
         stages, point = new_ids
         if point is None:
             match = replace(match, point=None, source=None)
@@ -314,12 +321,25 @@ class Engine:
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
+        num_forgotten = match.num_forgotten
         session, begun_at = self.sessions.begin(match, job.session, history, bound)
+        how: How = "new" if found is None else "lost"
+        if begun_at is not None:
+            how = "continued" if begun_at.snapshot is None else "returned"
+            how = how if match.source is None else "copied"
         try:
             if begun_at is None and point is not None:  # its files are lost
                 stages, _ = prompts.new_ids(job, None)
             return RunningJob(
-                job, session, history, matcher, stages, begun_at, self.template, max_tokens
+                job,
+                session,
+                history,
+                matcher,
+                stages,
+                begun_at,
+                self.template,
+                max_tokens,
+                Reuse(how, num_forgotten, match.difference),
             )
         except BaseException:
             session.is_busy = False
@@ -429,6 +449,7 @@ class Engine:
         end = running.finished()
         self.counters.count(end)
         REQUESTS.info(_line(end, error))
+        REQUESTS.debug("slot %d: %s", end.slot, end.reuse.told(end.num_cached))
         running.job.send(end if error is None else ReplyFailure(error))
         session.bound = 0
         self.sessions.take_snapshot(session, session.end)

@@ -50,7 +50,7 @@ def run_server(
         stack.callback(REQUESTS.removeHandler, lines)
         stack.callback(REQUESTS.setLevel, REQUESTS.level)
         REQUESTS.addHandler(lines)
-        REQUESTS.setLevel(logging.INFO)
+        REQUESTS.setLevel(logging.DEBUG if settings.explain else logging.INFO)
         serve(api, settings)
 
 

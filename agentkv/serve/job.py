@@ -16,6 +16,7 @@ from agentkv.models.sampling import LogProbability
 from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
+from agentkv.serve.reuse import Reuse
 from agentkv.serve.sessions import NoSuchSession, SessionConflict, SessionQuery
 
 REFUSALS = (
@@ -96,6 +97,8 @@ class ReplyEnd:
     slot: int
     cache: Mapping[str, Any]
     """What the cache holds; see `agentkv.serve.session.usage`."""
+    reuse: Reuse
+    """How the request found its session."""
     read_s: float = 0.0
     """Seconds from the request until its prompt was read."""
     write_s: float = 0.0

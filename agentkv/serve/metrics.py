@@ -1,12 +1,14 @@
 """What the server measures, for Prometheus."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agentkv.serve.engine import Engine
+from agentkv.serve.reuse import How
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -70,10 +72,21 @@ class _EngineCollector(Collector):
                 "Seconds in which replies were written, summed over replies",
                 counters.write_s,
             ),
+            (
+                "forgotten_tokens",
+                "Tokens that sessions had read and that later requests took out of them",
+                counters.forgotten_tokens,
+            ),
             ("session_spills", "Sessions put on disk", counters.spills),
             ("session_loads", "Sessions brought back from disk", counters.loads),
         ):
             yield CounterMetricFamily(f"agentkv_{name}", text, count)
+        prompts = CounterMetricFamily(
+            "agentkv_prompts", "Answered prompts, by how they found their session", labels=["reuse"]
+        )
+        for how in get_args(How):
+            prompts.add_metric([how], counters.reuses[how])
+        yield prompts
         for name, text, value in (
             (
                 "completion_tokens_per_second",

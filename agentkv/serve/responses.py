@@ -115,7 +115,24 @@ def _usage_of(end: ReplyEnd) -> Json:
         "total_tokens": end.num_prompt + end.num_written,
         "prompt_tokens_details": {"cached_tokens": end.num_cached},
         "completion_tokens_details": {"reasoning_tokens": end.num_thought},
-        "agentkv": {"session": end.session, "slot": end.slot, **end.cache},
+        "agentkv": {
+            "session": end.session,
+            "slot": end.slot,
+            "reuse": _reuse_of(end),
+            **end.cache,
+        },
+    }
+
+
+def _reuse_of(end: ReplyEnd) -> Json:
+    """Return what was kept of a conversation, and where the request first differed from it."""
+    where = end.reuse.difference
+    return {
+        "how": end.reuse.how,
+        "kept": end.num_cached,
+        "read": end.num_prompt - end.num_cached,
+        "forgotten": end.reuse.num_forgotten,
+        "differs_at": where and {"message": where.message, "character": where.character},
     }
 
 

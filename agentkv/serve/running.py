@@ -11,7 +11,8 @@ from agentkv.dialog.reply_parts import ReplyParts, TextPart
 from agentkv.models.generation import Generation
 from agentkv.models.rules import TextRule
 from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, TopToken
-from agentkv.serve.session import History, ResumePoint, ServedSession, message_digest, usage
+from agentkv.serve.reuse import Reuse
+from agentkv.serve.session import History, ResumePoint, ServedSession, said_in, usage
 from agentkv.serve.waiting import Stage
 
 
@@ -24,6 +25,7 @@ class RunningJob:
         stages: what is to be read, in order.
         point: where the session goes on; None if everything is read.
         max_tokens: maximum number of tokens in the reply.
+        reuse: how the session was found.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class RunningJob:
         point: ResumePoint | None,
         template: MessageTemplate,
         max_tokens: int,
+        reuse: Reuse,
     ) -> None:
         self.job, self.session, self.stages = job, session, stages
         """`stages` are what is still to be read."""
@@ -60,6 +63,7 @@ class RunningJob:
         self.num_unread = 0 if point is None else len(point.unread)
         """Ids at the beginning of the first stage that belong to the reply before it."""
         self.num_prompt = self.num_cached + sum(len(ids) for ids, _ in stages)
+        self._reuse = reuse
         self.generation: Generation | None = None
         self._num_shown, self._num_tokens, self._num_noted = 0, 0, 0
         """Characters, tokens and log-probabilities that the client has been sent."""
@@ -143,7 +147,7 @@ class RunningJob:
             said = (prompt.prefix or "") + self._said
             calls = [{"function": {"name": c.name, "arguments": c.arguments}} for c in self._calls]
             reply: dict[str, Any] = {"role": "assistant", "content": said, "tool_calls": calls}
-            history = (*history, message_digest(reply))
+            history = (*history, said_in(reply))
             num_read = len(prompt.messages) + 1
         else:
             # a stop text was read too: a client that goes on with it goes on with the stream
@@ -167,6 +171,7 @@ class RunningJob:
             session=session.label,
             slot=session.slot,
             cache=usage(session.cache),
+            reuse=self._reuse,
             read_s=read - self.job.asked_at,
             write_s=ended - read,
         )

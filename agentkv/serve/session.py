@@ -14,19 +14,30 @@ from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
 
-History = tuple[str, ...] | str
-"""What a stream holds, in the form in which requests are compared with it: a digest of the
-functions and one of each message, or the text of raw prompts and replies."""
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The functions of a stream, or one of its messages."""
+
+    digest: str
+    """What it is compared by."""
+    text: str | None = field(default=None, compare=False, repr=False)
+    """Content of a message; None where it is not known, such as after a time on disk."""
 
 
-def chat_history(chat: Chat) -> tuple[str, ...]:
+History = tuple[Said, ...] | str
+"""What a stream holds, in the form in which requests are compared with it: its functions and each
+message, or the text of raw prompts and replies."""
+
+
+def chat_history(chat: Chat) -> tuple[Said, ...]:
     """Return the history that a chat asks for."""
-    first = _digest({"tools": list(chat.tools), "effort": chat.effort})
-    return (first, *(message_digest(message) for message in chat.messages))
+    first = Said(_digest({"tools": list(chat.tools), "effort": chat.effort}))
+    return (first, *(said_in(message) for message in chat.messages))
 
 
-def message_digest(message: Message) -> str:
-    """Return a digest of what a message says.
+def said_in(message: Message) -> Said:
+    """Return what a message says.
 
     Thoughts, the white space around a reply and the ids of calls do not count, because hosts drop
     or change them. The arguments of calls count as values.
@@ -37,8 +48,8 @@ def message_digest(message: Message) -> str:
         [call["function"]["name"], _value(call["function"].get("arguments"))]
         for call in message.get("tool_calls") or ()
     ]
-    said = [message["role"], content.strip() if is_reply else content, calls]
-    return _digest([*said, message.get("name")])
+    text = content.strip() if is_reply else content
+    return Said(_digest([message["role"], text, calls, message.get("name")]), text)
 
 
 def _digest(value: Any) -> str:

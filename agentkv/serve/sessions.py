@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,9 @@ from agentkv.models.saved import (
     read,
     save,
 )
-from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
+from agentkv.models.stream import common_start
+from agentkv.serve.reuse import Difference, first_difference
+from agentkv.serve.session import CacheSettings, History, ResumePoint, Said, ServedSession
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +59,8 @@ class _SavedSession(SavedState):
 
     @property
     def stream(self) -> History:
-        return self.history if isinstance(self.history, str) else tuple(self.history)
+        history = self.history
+        return history if isinstance(history, str) else tuple(Said(each) for each in history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,17 @@ class SessionMatch:
     """None reads everything."""
     source: ServedSession | None = None
     """Another session that has the point; None if `session` has it."""
+    difference: Difference | None = None
+    """Where the request first differs from the session, or, if it has no point in it, from the
+    owner's session that is most like it."""
+
+    @property
+    def num_forgotten(self) -> int:
+        """Ids that the session has read and that the request takes out of it."""
+        if self.session is None:
+            return 0
+        is_own = self.point is not None and self.source is None
+        return self.session.end.seen - (self.point.seen if is_own and self.point else 0)
 
 
 class SessionStore:
@@ -155,6 +169,34 @@ class SessionStore:
         Raises:
             SessionConflict: the session that was asked for has another policy or budget.
         """
+        match = self._find(query, history)
+        if match is None:
+            return None
+        compared = match.session if match.point is not None and match.source is None else None
+        if compared is None:
+            compared = self._most_alike(query, match.settings, history)
+        if compared is None:
+            return match
+        return replace(match, difference=first_difference(compared.history, history))
+
+    def _most_alike(
+        self, query: SessionQuery, settings: CacheSettings, history: History
+    ) -> ServedSession | None:
+        """Return the session that shares most of a history; of several, the one with the request's
+        name, or the latest."""
+        others = [
+            each
+            for each in self.of(query.owner)
+            if each.settings == settings and each.history and type(each.history) is type(history)
+        ]
+        name = query.name or query.key
+
+        def rank(one: ServedSession) -> tuple[int, bool, float]:
+            return common_start(one.history, history), one.name == name, one.used_at
+
+        return max(others, key=rank, default=None)
+
+    def _find(self, query: SessionQuery, history: History) -> SessionMatch | None:
         settings = query.settings or self.policies[0]
         exact = self._exact(query)
         if exact is not None:
@@ -424,7 +466,7 @@ class SessionStore:
             slot=session.slot,
             policy=session.settings.policy,
             budget=session.settings.budget,
-            history=history if isinstance(history, str) else list(history),
+            history=history if isinstance(history, str) else [each.digest for each in history],
             num_read=session.end.num_read,
             unread=list(session.end.unread),
         )

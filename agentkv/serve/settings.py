@@ -24,6 +24,9 @@ class ServeSettings(PoliciesSettings):
     any_model: bool = False
     """Answer requests for any model's name with this model, for clients whose name cannot be
     set."""
+    explain: bool = False
+    """Say of each reply what was kept of its conversation, and where the request first differed
+    from it."""
     memory: str | None = None
     """Bytes of all sessions in memory, such as 4GiB; the least recently used ones go to disk. The
     default is a quarter of the device's."""

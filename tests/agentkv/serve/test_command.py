@@ -23,7 +23,7 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
     messages: list[Any] = [{"role": "user", "content": WORDS}]
     with (
         subprocess.Popen(
-            command_for(folder, store, port),
+            [*command_for(folder, store, port), "--explain"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -40,6 +40,7 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
         errors = process.stderr.read()
     assert f"serving model {name} ({folder}) at http://127.0.0.1:{port}/v1, with window" in first
     assert second.strip() == f"Press Ctrl-C to stop; sessions stay in {store}."
+    assert " slot 0: read from the beginning\n" in errors
     assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert process.returncode == 130
     assert len(list(store.glob("sessions/*/cache-*"))) == 1
