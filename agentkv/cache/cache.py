@@ -1107,6 +1107,20 @@ class Cache(HookedCache):
                 self._forget(count)
             self._evict_waiting()
 
+    def forgets_exactly(self, count: int) -> bool:
+        """Return whether `crop` of the newest `count` tokens leaves what was there before them.
+
+        So it is under a policy that keeps every entry as it is, such as "full", if none has left
+        since, of the model's own window for example. What was dropped stays dropped.
+        """
+        if not self._keeps_all or self.recurrent or count > self.seen:
+            return False
+        try:
+            require_held(self.cache_layers, self.numberings, self.policy, count)
+        except Misuse:
+            return False
+        return True
+
     def _forget(self, count: int) -> None:
         for layer in self.cache_layers:
             layer.forget(count)

@@ -321,11 +321,11 @@ class Engine:
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
-        num_forgotten = match.num_forgotten
+        num_forgotten, goes_on = match.num_forgotten, match.goes_on
         session, begun_at = self.sessions.begin(match, job.session, history, bound)
         how: How = "new" if found is None else "lost"
         if begun_at is not None:
-            how = "continued" if begun_at.snapshot is None else "returned"
+            how = "continued" if goes_on else "returned"
             how = how if match.source is None else "copied"
         try:
             if begun_at is None and point is not None:  # its files are lost

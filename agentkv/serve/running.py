@@ -152,8 +152,8 @@ class RunningJob:
         else:
             # a stop text was read too: a client that goes on with it goes on with the stream
             history = prompt + self.rule.decoded
-        session.history = history
-        session.end = ResumePoint(len(history), session.cache.seen, num_read, tuple(unread))
+        end = ResumePoint(len(history), session.cache.seen, num_read, tuple(unread))
+        session.settle(history, end)
 
     def finished(self) -> ReplyEnd:
         """Return the event that ends the reply."""

@@ -107,6 +107,9 @@ class ServedSession:
     """The end of the stream."""
     snapshots: list[ResumePoint] = field(default_factory=list)
     """Earlier points, in order."""
+    marks: list[ResumePoint] = field(default_factory=list)
+    """Earlier points without a snapshot, in order; a cache that keeps everything returns to them by
+    forgetting what came later."""
     is_busy: bool = False
     """True while a request is answered."""
     is_stored: bool = False
@@ -153,18 +156,35 @@ class ServedSession:
         if type(history) is not type(self.history):
             return None
         shared = common_start(self.history, history)
-        points = [*([] if only_snapshots else [self.end]), *reversed(self.snapshots)]
+        points = [] if only_snapshots else [self.end]
+        if not only_snapshots and self.cache is not None:
+            newest = next((each for each in reversed(self.marks) if each.length <= shared), None)
+            # of two points in one place the first is taken: to forget copies nothing
+            if newest is not None and self.cache.forgets_exactly(self.cache.seen - newest.seen):
+                points.append(newest)
+        points += reversed(self.snapshots)
         fitting = [point for point in points if 0 < point.length <= shared]
         return max(fitting, key=lambda point: point.length, default=None)
 
     def return_to(self, point: ResumePoint) -> None:
         """Restore the cache's state at `point`, and forget all that came after it."""
-        if point.snapshot is None:
+        if point is self.end:
             return
         assert self.cache is not None
-        self.cache.restore(point.snapshot)
+        if point.snapshot is None:
+            self.cache.crop(point.seen - self.cache.seen)
+        else:
+            self.cache.restore(point.snapshot)
         self.snapshots = [each for each in self.snapshots if each.length <= point.length]
+        self.marks = [each for each in self.marks if each.length <= point.length]
         self.history, self.end = self.history[: point.length], point
+
+    def settle(self, history: History, end: ResumePoint) -> None:
+        """Write down what the stream holds after a reply."""
+        self.marks = [each for each in self.marks if each.length < self.end.length]
+        if 0 < self.end.length < end.length:
+            self.marks.append(replace(self.end, snapshot=None))
+        self.history, self.end = history, end
 
     def take_snapshot(self, point: ResumePoint, *, limit: int) -> None:
         """Keep a snapshot of the cache at `point`, of at most `limit` ones.
@@ -188,7 +208,8 @@ class ServedSession:
 
     def forget(self) -> None:
         """Empty the session."""
-        self.cache, self.history, self.end, self.snapshots = None, (), ResumePoint(0), []
+        self.cache, self.history, self.end = None, (), ResumePoint(0)
+        self.snapshots, self.marks = [], []
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

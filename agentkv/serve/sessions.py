@@ -94,6 +94,11 @@ class SessionMatch:
     owner's session that is most like it."""
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the point is the end of the session's stream."""
+        return self.session is not None and self.point is self.session.end
+
+    @property
     def num_forgotten(self) -> int:
         """Ids that the session has read and that the request takes out of it."""
         if self.session is None:

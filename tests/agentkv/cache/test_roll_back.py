@@ -206,6 +206,27 @@ def test_only_a_cache_that_keeps_all_as_it_is_can_be_cropped_without_a_trace(lla
     assert croppable == {"full"}
 
 
+@pytest.mark.parametrize("name", ["full", "int8", "window", "lookback-int8"])
+def test_a_cache_says_whether_forgetting_leaves_what_was_there_before(
+    llama, cache_for, tokens, name
+):
+    cache = roomy(cache_for, llama, name)
+    cache.feed(llama, tokens(1, 40))
+    for count in (1, 40):
+        assert cache.forgets_exactly(count) == (name == "full")
+    assert not cache.forgets_exactly(41)
+    assert cache.seen == 40
+
+
+def test_and_a_models_own_window_is_counted(model_of, cache_for, tokens):
+    model = model_of("mistral-window")
+    cache = cache_for(model, policy="full")
+    cache.feed(model, tokens(1, 5))
+    assert cache.forgets_exactly(1)
+    cache.feed(model, tokens(1, 60))
+    assert not cache.forgets_exactly(1)
+
+
 def test_the_gate_of_a_policy_without_one_does_nothing(llama, cache_for, tokens):
     gated = {name for name in PUBLISHED if roomy(cache_for, llama, name).policy.needs_logits}
     assert gated == {"conf-kv", "conf-kv-int8", "conf-kv-l"}

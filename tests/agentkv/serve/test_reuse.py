@@ -2,6 +2,7 @@
 it first differed from it."""
 
 import logging
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,3 +241,65 @@ def test_so_it_is_in_raw_prompts(held: str, asked: str) -> None:
 )
 def test_each_way_is_told_in_a_sentence(reuse: Reuse, told: str) -> None:
     assert reuse.told(1200) == told
+
+
+# ---- back to any reply, where the cache keeps everything
+
+
+def say(served: Served, messages: list[Any], name: str) -> Any:
+    """Ask in the one session of a name."""
+    return ask(served, messages, extra_headers={"X-AgentKV-Session": name})
+
+
+def grown(served: Served, turns: int, name: str) -> list[Any]:
+    messages: list[Any] = []
+    for number in range(turns):
+        messages = [*messages, user(f"{number}: {WORDS[:60]}")]
+        messages = with_reply(messages, say(served, messages, name))
+    return messages
+
+
+def replayed(served: Served, messages: list[Any], name: str) -> Any:
+    """Ask in a new session, turn by turn; return the last answer."""
+    for stop in range(1, len(messages), 2):
+        said = say(served, messages[:stop], name).choices[0].message.content
+        assert said == messages[stop]["content"]
+    return say(served, messages, name)
+
+
+@pytest.mark.parametrize(("policy", "returns"), [("full", True), ("window", False)])
+def test_a_cache_that_keeps_everything_returns_to_any_reply_without_a_snapshot(
+    local: LocalModel, policy: str, returns: bool
+) -> None:
+    budget = 96 if policy == "window" else None
+    with serving(local, policies=(policy,), budget=budget, snapshots=1) as served:
+        edited = [*grown(served, 8, "mine")[:8], user("otherwise")]
+        found, alone = say(served, edited, "mine"), replayed(served, edited, "other")
+    told = reuse(found)
+    assert told["differs_at"] == {"message": 8, "character": 0}
+    if returns:
+        assert told["how"] == "returned" and told["read"] < 60 < told["forgotten"]
+        assert found.choices[0].message.content == alone.choices[0].message.content
+    else:
+        assert told["how"] == "new" and told["kept"] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_edits_leave_what_a_fresh_session_says(local: LocalModel, seed: int) -> None:
+    choices = random.Random(seed)
+    with serving(local, policies=("full",), budget=None) as served:
+        messages: list[Any] = []
+        ways = set()
+        for number in range(9):
+            pairs = len(messages) // 2
+            kept = 2 * choices.choice([pairs, min(pairs, 1), choices.randint(0, pairs)])
+            messages = [*messages[:kept], user(f"{number} " + WORDS[: choices.randrange(90)])]
+            found = say(served, messages, "mine")
+            alone = replayed(served, messages, f"fresh {number}")
+            assert found.choices[0].message.content == alone.choices[0].message.content
+            for session in served.engine.sessions:
+                if session.cache is not None:
+                    session.cache.check()
+            ways.add(reuse(found)["how"])
+            messages = with_reply(messages, found)
+        assert {"continued", "returned"} <= ways
