@@ -13,7 +13,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from agentkv_kernels.layout import FLOAT16, FLOAT32
-from agentkv_kernels.numba.addresses import pointer
+from agentkv_kernels.numba.addresses import move, pointer
 from agentkv_kernels.numba.compiled import compiled
 
 _WORD, _HALF = ir.IntType(32), ir.IntType(16)
@@ -69,10 +69,10 @@ def size_of(dtype):
 
 @compiled()
 def read_numbers(dtype, address, out):
-    """Write the numbers at an address to `out` (n,) float32."""
+    """Write the numbers at an address to `out` (n,) float32, contiguous."""
     shape = out.shape
     if dtype == FLOAT32:
-        out[:] = carray(pointer(address), shape, np.float32)
+        move(out.ctypes.data, address, 4 * out.shape[0])
     elif dtype == FLOAT16:
         widen(carray(pointer(address), shape, np.int16), out)
     else:
@@ -81,9 +81,9 @@ def read_numbers(dtype, address, out):
 
 @compiled()
 def write_numbers(dtype, address, x):
-    """Round numbers x (n,) float32 to a dtype and write them to an address."""
+    """Round numbers x (n,) float32, contiguous, to a dtype and write them to an address."""
     if dtype == FLOAT32:
-        carray(pointer(address), x.shape, np.float32)[:] = x
+        move(address, x.ctypes.data, 4 * x.shape[0])
     elif dtype == FLOAT16:
         narrow(x, carray(pointer(address), x.shape, np.int16))
     else:

@@ -72,10 +72,12 @@ def read_segment(address, segment, keys, values):
                 read_by_block(codes, scales, first_code, first_block, runs[:num_runs], out)
             else:
                 unpack(codes, scales, first_code, num_coded, coded.format, out)
+    dense = table_at(layer[DENSE])
     for head in range(heads):
-        for t in range(num_coded, keys.shape[1]):
-            read_dense(layer, KEYS, segment, head, t - num_coded, keys[head, t])
-            read_dense(layer, VALUES, segment, head, t - num_coded, values[head, t])
+        # the entries of a head lie together
+        for field, out in ((KEYS, keys[head, num_coded:]), (VALUES, values[head, num_coded:])):
+            address = entry_address(dense, field, segment, head, 0)
+            read_numbers(layer[DTYPE], address, out.reshape(-1))
 
 
 @compiled()
