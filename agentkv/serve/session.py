@@ -15,14 +15,20 @@ from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """The functions of a stream, or one of its messages."""
+class Said(str):
+    """A digest of a stream's functions or of one of its messages, which knows what it says.
 
-    digest: str
-    """What it is compared by."""
-    text: str | None = field(default=None, compare=False, repr=False)
+    It is a string because a request is compared with all messages of all sessions.
+    """
+
+    __slots__ = ("text",)
+    text: str | None
     """Content of a message; None where it is not known, such as after a time on disk."""
+
+    def __new__(cls, digest: str, text: str | None = None) -> "Said":
+        said = super().__new__(cls, digest)
+        said.text = text
+        return said
 
 
 History = tuple[Said, ...] | str

@@ -471,7 +471,7 @@ class SessionStore:
             slot=session.slot,
             policy=session.settings.policy,
             budget=session.settings.budget,
-            history=history if isinstance(history, str) else [each.digest for each in history],
+            history=history if isinstance(history, str) else [str(each) for each in history],
             num_read=session.end.num_read,
             unread=list(session.end.unread),
         )
