@@ -94,12 +94,12 @@ lint: setup .venv/tests
 	$(BIN)/mypy
 
 # The tests to wait for. First one process compiles the kernels, which several at once would each do for themselves, while
-# others check the source and test in a browser, where no kernel is needed. Tests mostly wait for a browser or a server, so that
-# there is one worker more than cores.
+# others check the source and test in a browser, where no kernel is needed. Some tests wait for a browser or a server, so that there
+# is one worker more than cores.
 FAST = -m "not slow and not exhaustive"
 COMPILED = tests/kernels tests/agentkv/cache/storage tests/agentkv/cache/test_step.py
 BROWSED = tests/env
-WORKERS ?= $(shell expr $$(nproc) + 1)
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 test: setup .venv/tests
 	@$(MAKE) --no-print-directory -j 3 test-compiled test-browsed lint
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(FAST) $(addprefix --ignore=,$(COMPILED) $(BROWSED) tests/lab)
