@@ -170,7 +170,7 @@ class Cache(HookedCache):
         self._look: Look | None = None
         """The look of a forward whose tokens look back in their one pass; None between forwards."""
         self._has_looked = False
-        """Whether the latest forward let its tokens look back in their one pass."""
+        """True if tokens of the latest forward could look back in their one pass."""
         self._takes_drafts = False
         """Whether a forward may be followed by `crop`, for which evictions wait."""
         self._num_waiting = 0

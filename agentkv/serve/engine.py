@@ -32,7 +32,7 @@ from agentkv.serve.job import (
     ReplyFailure,
     Stopping,
 )
-from agentkv.serve.reuse import How, Reuse
+from agentkv.serve.reuse import How
 from agentkv.serve.running import RunningJob
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
@@ -311,9 +311,9 @@ class Engine:
         match = self.sessions.find(job.session, history)
         if match is None or (new_ids := waiting.new_ids(match.point)) is None:
             return None
-        found = match.point
         stages, point = new_ids
-        if point is None:
+        is_refused = match.point is not None and point is None  # by the template
+        if is_refused:
             match = replace(match, point=None, source=None)
         num_prompt = sum(len(ids) for ids, _ in stages) + (0 if point is None else point.seen)
         max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
@@ -321,12 +321,9 @@ class Engine:
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
-        num_forgotten, goes_on = match.num_forgotten, match.goes_on
-        session, begun_at = self.sessions.begin(match, job.session, history, bound)
-        how: How = "new" if found is None else "lost"
-        if begun_at is not None:
-            how = "continued" if goes_on else "returned"
-            how = how if match.source is None else "copied"
+        session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound)
+        if is_refused:
+            reuse = replace(reuse, how="lost")
         try:
             if begun_at is None and point is not None:  # its files are lost
                 stages, _ = prompts.new_ids(job, None)
@@ -339,7 +336,7 @@ class Engine:
                 begun_at,
                 self.template,
                 max_tokens,
-                Reuse(how, num_forgotten, match.difference),
+                reuse,
             )
         except BaseException:
             session.is_busy = False

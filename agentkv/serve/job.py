@@ -98,7 +98,7 @@ class ReplyEnd:
     cache: Mapping[str, Any]
     """What the cache holds; see `agentkv.serve.session.usage`."""
     reuse: Reuse
-    """How the request found its session."""
+    """What the request kept of its session."""
     read_s: float = 0.0
     """Seconds from the request until its prompt was read."""
     write_s: float = 0.0

@@ -74,7 +74,7 @@ class _EngineCollector(Collector):
             ),
             (
                 "forgotten_tokens",
-                "Tokens that sessions had read and that later requests took out of them",
+                "Tokens that sessions had read and lost to later requests",
                 counters.forgotten_tokens,
             ),
             ("session_spills", "Sessions put on disk", counters.spills),

@@ -1,15 +1,15 @@
-"""What a request reuses of a session's stream, and where it first differs from it."""
+"""What a request keeps of a session, and where the two first differ."""
 
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Literal
 
 from agentkv.models.stream import common_start
 from agentkv.serve.session import History
 
 How = Literal["continued", "returned", "copied", "new", "lost"]
-"""How a request found what its session holds: at the end of the stream; at a snapshot before it; in
-a snapshot of another session; not at all; or in a state that could not be used."""
+"""Where a request begins to read: after all that its session holds; after an earlier state of the
+session; after a copy of another session's snapshot; at its own beginning, as no session has that;
+at its own beginning, as the session's state is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Difference:
             return "the functions differ"
         what = "the prompt" if self.message is None else f"message {self.message}"
         if self.is_end:
-            return "the request ends early" if self.message is None else f"it ends before {what}"
+            return "the request ends " + ("early" if self.message is None else f"before {what}")
         if self.character is None:
             return f"{what} differs"
         return f"{what} differs from character {self.character} on"
@@ -58,18 +58,18 @@ def first_difference(held: History, asked: History) -> Difference | None:
 def _first_character(one: str | None, other: str | None) -> int | None:
     if one is None or other is None or one == other:
         return None
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return common_start(one, other)
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """How a request found the session that it continues."""
+    """What a request keeps of a session, and why it keeps no more."""
 
     how: How
     num_forgotten: int
-    """Tokens that the session had read and that the request took out of it."""
+    """Tokens that the session had read and no longer holds."""
     difference: Difference | None
-    """From the session, or from the one that is most like a request with a new session."""
+    """Where the session first differs, or the session that is most like a request without one."""
 
     def told(self, num_kept: int) -> str:
         """Return a sentence for people, without any text of the request.
@@ -78,7 +78,7 @@ class Reuse:
             num_kept: tokens of the prompt that were in the cache.
         """
         why = "" if self.difference is None else f": {self.difference.told}"
-        forgot = f", forgot {self.num_forgotten:,}" if self.num_forgotten else ""
+        forgot = f"; forgot {self.num_forgotten:,}" if self.num_forgotten else ""
         match self.how:
             case "continued":
                 return f"continued; kept {num_kept:,} tokens"

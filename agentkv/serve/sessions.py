@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from agentkv.models.saved import (
     save,
 )
 from agentkv.models.stream import common_start
-from agentkv.serve.reuse import Difference, first_difference
+from agentkv.serve.reuse import Difference, How, Reuse, first_difference
 from agentkv.serve.session import CacheSettings, History, ResumePoint, Said, ServedSession
 
 _log = logging.getLogger(__name__)
@@ -89,22 +89,6 @@ class SessionMatch:
     """None reads everything."""
     source: ServedSession | None = None
     """Another session that has the point; None if `session` has it."""
-    difference: Difference | None = None
-    """Where the request first differs from the session, or, if it has no point in it, from the
-    owner's session that is most like it."""
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the point is the end of the session's stream."""
-        return self.session is not None and self.point is self.session.end
-
-    @property
-    def num_forgotten(self) -> int:
-        """Ids that the session has read and that the request takes out of it."""
-        if self.session is None:
-            return 0
-        is_own = self.point is not None and self.source is None
-        return self.session.end.seen - (self.point.seen if is_own and self.point else 0)
 
 
 class SessionStore:
@@ -174,34 +158,6 @@ class SessionStore:
         Raises:
             SessionConflict: the session that was asked for has another policy or budget.
         """
-        match = self._find(query, history)
-        if match is None:
-            return None
-        compared = match.session if match.point is not None and match.source is None else None
-        if compared is None:
-            compared = self._most_alike(query, match.settings, history)
-        if compared is None:
-            return match
-        return replace(match, difference=first_difference(compared.history, history))
-
-    def _most_alike(
-        self, query: SessionQuery, settings: CacheSettings, history: History
-    ) -> ServedSession | None:
-        """Return the session that shares most of a history; of several, the one with the request's
-        name, or the latest."""
-        others = [
-            each
-            for each in self.of(query.owner)
-            if each.settings == settings and each.history and type(each.history) is type(history)
-        ]
-        name = query.name or query.key
-
-        def rank(one: ServedSession) -> tuple[int, bool, float]:
-            return common_start(one.history, history), one.name == name, one.used_at
-
-        return max(others, key=rank, default=None)
-
-    def _find(self, query: SessionQuery, history: History) -> SessionMatch | None:
         settings = query.settings or self.policies[0]
         exact = self._exact(query)
         if exact is not None:
@@ -288,7 +244,7 @@ class SessionStore:
 
     def begin(
         self, match: SessionMatch, query: SessionQuery, history: History, bound: int
-    ) -> tuple[ServedSession, ResumePoint | None]:
+    ) -> tuple[ServedSession, ResumePoint | None, Reuse]:
         """Make room, and bring a session into memory and to a point; it is busy from now on.
 
         Args:
@@ -296,10 +252,12 @@ class SessionStore:
             bound: the most bytes that the cache will have when the request is answered.
 
         Returns:
-            The session, and the point; None if everything must be read, as where the session's
-            files cannot be.
+            The session; the point, None if everything must be read, as where the session's files
+            cannot be; and what is kept.
         """
         session, point, source = match.session, match.point, match.source
+        end = ResumePoint(0) if session is None else session.end
+        difference = self._difference(match, query, history)
         if session is None:
             name = query.name or query.key
             session = self._add(query.owner, match.settings, name, query.slot)
@@ -323,7 +281,41 @@ class SessionStore:
             session.is_busy = False
             self.erase(session)
             raise
-        return session, point
+        if point is None:
+            how: How = "new" if match.point is None else "lost"
+        elif source is not None:
+            how = "copied"
+        else:
+            how = "continued" if point is end else "returned"
+        num_kept = point.seen if point is not None and source is None else 0
+        return session, point, Reuse(how, end.seen - num_kept, difference)
+
+    def _difference(
+        self, match: SessionMatch, query: SessionQuery, history: History
+    ) -> Difference | None:
+        """Return where a request first differs from its session; without a point in one of its own,
+        from the session that is most like it."""
+        compared = match.session if match.point is not None and match.source is None else None
+        if compared is None:
+            compared = self._most_alike(query, match.settings, history)
+        return None if compared is None else first_difference(compared.history, history)
+
+    def _most_alike(
+        self, query: SessionQuery, settings: CacheSettings, history: History
+    ) -> ServedSession | None:
+        """Return the session that shares most of a history; of several, the one with the request's
+        name, or the latest."""
+        others = [
+            each
+            for each in self.of(query.owner)
+            if each.settings == settings and each.history and type(each.history) is type(history)
+        ]
+        name = query.name or query.key
+
+        def rank(one: ServedSession) -> tuple[int, bool, float]:
+            return common_start(one.history, history), one.name == name, one.used_at
+
+        return max(others, key=rank, default=None)
 
     def end(self, session: ServedSession) -> None:
         """Let a session rest, and put others on disk until all fit into memory."""

@@ -59,7 +59,7 @@ class Seal:
         self._tensor_owners, self._tensor_names, self._tensors = _slots(
             own for each in modules for own in (each._parameters, each._buffers)
         )
-        # a tensor of a quantization library may have no memory of its own
+        # sparse tensors, and some of quantization libraries, have no memory of their own
         self._placed = [each for each in self._tensors if _has_memory(each)]
         self._pointers = list(map(_pointer, self._placed))
         # a forward that is replaced is one attribute more

@@ -47,7 +47,7 @@ class Forward:
         self._model = weakref.ref(model)
         self.__signature__ = inspect.signature(type(model).forward.__get__(model))
         self._seal: Seal | None = None
-        """Of the model as it was read."""
+        """Notices what was replaced in the model since it was read; None: it was not read."""
         self._decoder: Decoder | None = None
         self._step: Any = None
         self._is_checked = False

@@ -318,6 +318,15 @@ def test_a_model_that_goes_the_ordinary_way_is_read_again_only_once_it_has_chang
     assert len(readings) == 2 and decoding(model) == COMPILED
 
 
+def test_a_tensor_without_memory_of_its_own_keeps_no_model_from_compiled_steps(tokens):
+    model, ids = make("llama"), tokens(1, 60)
+    model.model.register_buffer("sparse", torch.eye(3).to_sparse(), persistent=False)
+    cache = agentkv.Cache.for_model(model, policy="full")
+    cache.feed(model, ids[:, :50])
+    steps(model, cache, ids, 50, 2)
+    assert decoding(model) == COMPILED
+
+
 def test_weights_that_change_are_read_as_they_are(tokens):
     model, ids = make("llama"), tokens(1, 60)
     cache = agentkv.Cache.for_model(model, policy="full")

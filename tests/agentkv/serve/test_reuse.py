@@ -138,6 +138,8 @@ def test_a_session_whose_files_are_gone_is_read_again_and_says_so(
             shutil.rmtree(folder)
         found = reuse(ask(served, [*with_reply(messages, first), user("more")]))
     assert (found["how"], found["kept"], found["differs_at"]) == ("lost", 0, None)
+    # all that the session had read; the last token of its reply was not
+    assert found["forgotten"] >= first.usage.prompt_tokens
 
 
 def test_metrics_count_how_sessions_were_found_and_what_was_forgotten(local: LocalModel) -> None:
@@ -218,11 +220,12 @@ def test_so_it_is_in_raw_prompts(held: str, asked: str) -> None:
         (
             Reuse("returned", 310, Difference(5, 120)),
             "returned to an earlier state: message 5 differs from character 120 on; "
-            "kept 1,200 tokens, forgot 310",
+            "kept 1,200 tokens; forgot 310",
         ),
         (
             Reuse("returned", 20, Difference(5, is_end=True)),
-            "returned to an earlier state: it ends before message 5; kept 1,200 tokens, forgot 20",
+            "returned to an earlier state: the request ends before message 5; kept 1,200 tokens; "
+            "forgot 20",
         ),
         (
             Reuse("copied", 0, Difference(1)),
@@ -231,11 +234,11 @@ def test_so_it_is_in_raw_prompts(held: str, asked: str) -> None:
         (Reuse("new", 0, Difference()), "read from the beginning: the functions differ"),
         (
             Reuse("new", 7, Difference(character=3)),
-            "read from the beginning: the prompt differs from character 3 on, forgot 7",
+            "read from the beginning: the prompt differs from character 3 on; forgot 7",
         ),
         (
             Reuse("lost", 9, None),
-            "read from the beginning, because the kept state is of no use, forgot 9",
+            "read from the beginning, because the kept state is of no use; forgot 9",
         ),
     ],
 )
