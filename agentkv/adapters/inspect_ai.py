@@ -157,7 +157,7 @@ class AgentkvAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> Any:
-        from agentkv.serve.requests import ChatRequest
+        from agentkv.serve.protocols.openai_requests import ChatRequest
         from agentkv.serve.sessions import SessionQuery
 
         schema = config.response_schema

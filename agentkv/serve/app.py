@@ -30,16 +30,9 @@ from agentkv.serve.job import (
     Stopping,
 )
 from agentkv.serve.metrics import CONTENT_TYPE, Metrics
-from agentkv.serve.requests import ChatRequest, CompletionRequest, parse
-from agentkv.serve.responses import (
-    LAST_EVENT,
-    ChatAnswer,
-    CompletionAnswer,
-    Json,
-    OpenAIAnswer,
-    as_event,
-    error_of,
-)
+from agentkv.serve.protocols.answer import Answer, ErrorForm, Failure, Json
+from agentkv.serve.protocols.openai_answers import openai_error
+from agentkv.serve.protocols.openai_requests import ChatRequest, CompletionRequest, parse
 from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
@@ -100,8 +93,8 @@ class Api:
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        chat = partial(self._answer, ChatRequest, ChatAnswer)
-        complete = partial(self._answer, CompletionRequest, CompletionAnswer)
+        chat = partial(self._answer, ChatRequest)
+        complete = partial(self._answer, CompletionRequest)
         routes: list[tuple[str, list[str], Handler]] = [
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
@@ -120,18 +113,24 @@ class Api:
             exception_handlers={HTTPException: self._http_error},
         )
 
-    def _guarded(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(
+        self, path: str, handler: Handler, error_form: ErrorForm = openai_error
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return a handler that lets in who may ask, and answers errors in a protocol's form."""
+
         async def handle(request: Request) -> Response:
             try:
                 self._require_host(request)
                 response = await handler(request, self._owner(request, path))
             except ClientDisconnect:
                 response = Response(status_code=499)
-            except Exception as error:  # whatever it is, the client gets OpenAI's form of it
-                status, body = error_of(error)
-                if status == 500:
+            except Exception as error:  # whatever it is, the client gets its protocol's form of it
+                failure = Failure.of(error)
+                if failure.status == 500:
                     _log.exception("a request failed")
-                response = JSONResponse(body, status, headers=_error_headers(status))
+                response = JSONResponse(
+                    error_form(failure), failure.status, headers=_error_headers(failure.status)
+                )
             self._metrics.count(path, response.status_code)
             return response
 
@@ -197,11 +196,11 @@ class Api:
     async def _answer(
         self,
         kind: type[ChatRequest | CompletionRequest],
-        form: type[ChatAnswer | CompletionAnswer],
         request: Request,
         owner: str,
     ) -> Response:
-        asked, answer = parse(kind, await self._body(request)), form(self.model)
+        asked = parse(kind, await self._body(request))
+        answer = asked.answer(self.model)
         self._require_model(asked.model)
         query = asked.query(
             owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies
@@ -220,7 +219,8 @@ class Api:
             async with _leaving(request) as gone:
                 event = await _next(events, gone)
                 while isinstance(event, ReplyDelta) and not asked.stream:
-                    answer.chunk(event)
+                    for _ in answer.events(event):  # the answer takes them in
+                        pass
                     event = await _next(events, gone)
             if isinstance(event, ReplyFailure):  # until now, errors have a status
                 raise event.error
@@ -231,7 +231,7 @@ class Api:
             job.is_cancelled = True
             raise
         return StreamingResponse(
-            _stream(job, answer, event, events, includes_usage=asked.includes_usage),
+            _stream(job, answer, event, events),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store"},
         )
@@ -322,8 +322,9 @@ class Api:
         code = "not_found" if error.status_code == 404 else "method_not_allowed"
         known = RequestError(message, status=error.status_code, code=code)
         self._metrics.count("other", error.status_code)
-        status, body = error_of(known)
-        return JSONResponse(body, status, headers=error.headers)
+        return JSONResponse(
+            openai_error(Failure.of(known)), error.status_code, headers=error.headers
+        )
 
 
 def _described(session: ServedSession) -> Json:
@@ -342,36 +343,32 @@ def _described(session: ServedSession) -> Json:
 
 async def _stream(
     job: EngineJob,
-    answer: OpenAIAnswer,
+    answer: Answer,
     event: Event,
     events: "asyncio.Queue[Event]",
-    *,
-    includes_usage: bool,
 ) -> AsyncIterator[bytes]:
-    """Yield the chunks of an answer, from its first event on."""
+    """Yield the server-sent events of an answer, from the engine's first event on."""
     try:
-        if (chunk := answer.first_chunk()) is not None:
-            yield as_event(chunk)
+        for data in answer.first_events():
+            yield data
         while isinstance(event, ReplyDelta):
-            if (chunk := answer.chunk(event)) is not None:
-                yield as_event(chunk)
+            for data in answer.events(event):
+                yield data
             event = await events.get()
         try:
             if isinstance(event, ReplyFailure):
                 raise event.error
             await _check(job, answer, event)
         except Exception as error:
-            yield as_event(error_of(error)[1])
+            yield answer.error_event(Failure.of(error))
             return
-        yield as_event(answer.last_chunk(event))
-        if includes_usage:
-            yield as_event(answer.usage_chunk(event))
-        yield LAST_EVENT
+        for data in answer.last_events(event):
+            yield data
     finally:
         job.is_cancelled = True
 
 
-async def _check(job: EngineJob, answer: OpenAIAnswer, end: ReplyEnd) -> None:
+async def _check(job: EngineJob, answer: Answer, end: ReplyEnd) -> None:
     """Raise SchemaViolated if a complete reply does not follow its schema."""
     if end.reason == "length":
         return

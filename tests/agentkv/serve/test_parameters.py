@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from agentkv.models.local import LocalModel
-from agentkv.serve.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, UNSUPPORTED
+from agentkv.serve.protocols.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, UNSUPPORTED
 from tests.agentkv.serve.conftest import CHATML, TOOL_TEMPLATE, Served, serving
 from tests.agentkv.serve.test_requests import CHAT, RAW, error_of, send
 

@@ -1,73 +1,44 @@
 """Answers in OpenAI's form: whole, in chunks, and errors."""
 
-import json
 import secrets
 import string
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agentkv.dialog.calls import Call
 from agentkv.dialog.reply_parts import TextPart
-from agentkv.models.model import ContextLimit
-from agentkv.serve.body import RequestError
-from agentkv.serve.job import (
-    REFUSALS,
-    MemoryLimit,
-    QueueFull,
-    ReplyDelta,
-    ReplyEnd,
-    ReplyToken,
-    SchemaViolated,
-    Stopping,
-    TopToken,
-)
-from agentkv.serve.sessions import NoSuchSession, SessionConflict
+from agentkv.serve.job import ReplyDelta, ReplyEnd, ReplyToken, TopToken
+from agentkv.serve.protocols.answer import Answer, Failure, Json, as_event, cache_use_of
 
-Json = dict[str, Any]
-
-_ERRORS: dict[type[Exception], tuple[int, str]] = {
-    ContextLimit: (400, "context_length_exceeded"),
-    NoSuchSession: (404, "no_such_session"),
-    SessionConflict: (409, "session_conflict"),
-    MemoryLimit: (400, "memory_limit_exceeded"),
-    SchemaViolated: (422, "schema_violated"),
-    TimeoutError: (504, "timeout"),
-    QueueFull: (429, "queue_full"),
-    Stopping: (503, "stopping"),
-}
-"""HTTP status and code of errors."""
 _KINDS = {401: "authentication_error", 422: "reply_error", 429: "rate_limit_error"}
 
 
-def error_of(error: Exception) -> tuple[int, Json]:
-    """Return the HTTP status and the body for an error."""
-    param = None
-    status, code = next(
-        (each for kind, each in _ERRORS.items() if isinstance(error, kind)), (400, None)
-    )
-    if isinstance(error, RequestError):
-        status, param, code = error.status, error.param, error.code
-    elif code is None and not isinstance(error, REFUSALS):
-        status, error = 500, RuntimeError("the server failed to answer; its log says more")
-    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return status, {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+def openai_error(failure: Failure) -> Json:
+    """Return the body of an error in OpenAI's form."""
+    kind = "invalid_request_error" if failure.status < 500 else "server_error"
+    return {
+        "error": {
+            "message": failure.message,
+            "type": _KINDS.get(failure.status, kind),
+            "param": failure.param,
+            "code": failure.code,
+        }
+    }
 
 
 @dataclass(slots=True)
-class OpenAIAnswer(ABC):
-    """The answer of one endpoint; it collects what the reply is."""
+class OpenAIAnswer(Answer):
+    """The answer of one endpoint."""
 
     _PREFIX: ClassVar[str]
     _CHUNK: ClassVar[str]
     """Name of the object that a chunk is."""
 
-    model: str
-    calls: list[Call] = field(default_factory=list)
-    """Calls in the reply."""
-    _content: list[str] = field(default_factory=list)
+    includes_usage: bool = False
+    """True ends a stream with a chunk that has the usage."""
     _id: str = field(init=False)
     _created: int = field(init=False)
 
@@ -75,30 +46,29 @@ class OpenAIAnswer(ABC):
         self._id = f"{self._PREFIX}-{secrets.token_hex(12)}"
         self._created = int(time.time())
 
-    @property
-    def text(self) -> str:
-        """Text of the reply, without thoughts and calls."""
-        return "".join(self._content)
+    error = staticmethod(openai_error)
 
-    def first_chunk(self) -> Json | None:
-        """Return the chunk that begins a stream; None if it begins with the reply."""
-        return None
+    def first_events(self) -> Iterator[bytes]:
+        yield from ()
+
+    def events(self, delta: ReplyDelta) -> Iterator[bytes]:
+        chunk = self._grow(delta)
+        if chunk is not None:
+            yield as_event(chunk)
+
+    def last_events(self, end: ReplyEnd) -> Iterator[bytes]:
+        yield as_event(self._last_chunk(end))
+        if self.includes_usage:
+            yield as_event({**self._body(self._CHUNK, {}, end), "choices": []})
+        yield _LAST_EVENT
 
     @abstractmethod
-    def chunk(self, delta: ReplyDelta) -> Json | None:
+    def _grow(self, delta: ReplyDelta) -> Json | None:
         """Take what a reply has grown by, and return the chunk for it; None if it shows nothing."""
 
     @abstractmethod
-    def last_chunk(self, end: ReplyEnd) -> Json:
+    def _last_chunk(self, end: ReplyEnd) -> Json:
         """Return the chunk that says why the reply ended."""
-
-    @abstractmethod
-    def whole(self, end: ReplyEnd) -> Json:
-        """Return the whole answer."""
-
-    def usage_chunk(self, end: ReplyEnd) -> Json:
-        """Return the chunk with the usage."""
-        return {**self._body(self._CHUNK, {}, end), "choices": []}
 
     def _body(self, kind: str, choice: Json, end: ReplyEnd | None = None) -> Json:
         """Return a body with one choice; with the usage if the reply has ended."""
@@ -115,24 +85,7 @@ def _usage_of(end: ReplyEnd) -> Json:
         "total_tokens": end.num_prompt + end.num_written,
         "prompt_tokens_details": {"cached_tokens": end.num_cached},
         "completion_tokens_details": {"reasoning_tokens": end.num_thought},
-        "agentkv": {
-            "session": end.session,
-            "slot": end.slot,
-            "reuse": _reuse_of(end),
-            **end.cache,
-        },
-    }
-
-
-def _reuse_of(end: ReplyEnd) -> Json:
-    """Return what was kept of a conversation, and where the request first differed from it."""
-    where = end.reuse.difference
-    return {
-        "how": end.reuse.how,
-        "kept": end.num_cached,
-        "read": end.num_prompt - end.num_cached,
-        "forgotten": end.reuse.num_forgotten,
-        "differs_at": where and {"message": where.message, "character": where.character},
+        "agentkv": cache_use_of(end),
     }
 
 
@@ -147,11 +100,10 @@ class ChatAnswer(OpenAIAnswer):
     _calls: list[Json] = field(default_factory=list)
     _logprobs: list[Json] | None = None
 
-    def first_chunk(self) -> Json:
-        """Return the chunk that names the role."""
-        return self._delta({"role": "assistant", "content": ""})
+    def first_events(self) -> Iterator[bytes]:
+        yield as_event(self._delta({"role": "assistant", "content": ""}))
 
-    def chunk(self, delta: ReplyDelta) -> Json | None:
+    def _grow(self, delta: ReplyDelta) -> Json | None:
         """Return a chunk of text, thought and calls."""
         grown: Json = {}
         for part in delta.parts:
@@ -162,7 +114,7 @@ class ChatAnswer(OpenAIAnswer):
                 self.calls.append(part)
                 continue
             is_content = part.kind == "content"
-            (self._content if is_content else self._reasoning).append(part.text)
+            (self.content if is_content else self._reasoning).append(part.text)
             name = "content" if is_content else "reasoning_content"
             grown[name] = grown.get(name, "") + part.text
         if not delta.tokens:
@@ -171,7 +123,7 @@ class ChatAnswer(OpenAIAnswer):
         self._logprobs = [*(self._logprobs or ()), *noted]
         return self._delta(grown, logprobs={"content": noted, "refusal": None})
 
-    def last_chunk(self, end: ReplyEnd) -> Json:
+    def _last_chunk(self, end: ReplyEnd) -> Json:
         return self._delta({}, end.reason)
 
     def whole(self, end: ReplyEnd) -> Json:
@@ -201,14 +153,14 @@ class CompletionAnswer(OpenAIAnswer):
 
     _tokens: list[ReplyToken] = field(default_factory=list)
 
-    def chunk(self, delta: ReplyDelta) -> Json | None:
+    def _grow(self, delta: ReplyDelta) -> Json | None:
         """Return a chunk of text."""
         text = "".join(part.text for part in delta.parts if isinstance(part, TextPart))
-        self._content.append(text)
+        self.content.append(text)
         self._tokens += delta.tokens
         return self._choice(text, None, delta.tokens) if text or delta.tokens else None
 
-    def last_chunk(self, end: ReplyEnd) -> Json:
+    def _last_chunk(self, end: ReplyEnd) -> Json:
         return self._choice("", end.reason, ())
 
     def whole(self, end: ReplyEnd) -> Json:
@@ -270,9 +222,4 @@ def _name(token: ReplyToken | TopToken) -> str:
     return token.text if is_text else f"bytes:{token.text}"
 
 
-def as_event(body: Json) -> bytes:
-    """Return a body as a server-sent event."""
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
-
-
-LAST_EVENT = b"data: [DONE]\n\n"
+_LAST_EVENT = b"data: [DONE]\n\n"

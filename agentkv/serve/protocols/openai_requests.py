@@ -28,9 +28,10 @@ from agentkv.serve.constraints import (
     schema_constraint,
 )
 from agentkv.serve.job import EngineJob, Event
+from agentkv.serve.protocols.openai_answers import ChatAnswer, CompletionAnswer, OpenAIAnswer
+from agentkv.serve.protocols.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import SessionQuery
-from agentkv.serve.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 
 T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
@@ -198,10 +199,12 @@ class _Request(Constraints):
     id_slot: Annotated[int, Field(ge=-1, lt=1_000_000)] | None = None
     agentkv: _OurSettings = _OurSettings()
 
-    @property
-    def includes_usage(self) -> bool:
-        """True if a stream ends with a chunk that has the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    _answer: ClassVar[type[OpenAIAnswer]]
+
+    def answer(self, model: str) -> OpenAIAnswer:
+        """Return the answer, which the reply has yet to fill."""
+        options = self.stream_options
+        return self._answer(model, includes_usage=options is not None and options.include_usage)
 
     def query(
         self, owner: str, header: str | None, allowed: Sequence[CacheSettings]
@@ -286,7 +289,7 @@ class _Request(Constraints):
 class ChatRequest(_Request):
     """The body of `/v1/chat/completions`."""
 
-    _unsupported = CHAT_ONLY
+    _unsupported, _answer = CHAT_ONLY, ChatAnswer
 
     messages: Annotated[list[_Message], Field(fail_fast=True, min_length=1, max_length=20_000)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -403,7 +406,7 @@ class ChatRequest(_Request):
 class CompletionRequest(_Request):
     """The body of `/v1/completions`."""
 
-    _unsupported = COMPLETIONS_ONLY
+    _unsupported, _answer = COMPLETIONS_ONLY, CompletionAnswer
 
     prompt: str | _FailingFast[str] | _FailingFast[int]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

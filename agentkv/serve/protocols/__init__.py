@@ -1,0 +1,1 @@
+"""Protocols of clients: requests that become jobs, and the answers to them."""
