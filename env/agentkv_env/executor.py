@@ -173,7 +173,15 @@ def _upload(tab: Tab, id: int, action: Action, uploads: Uploads) -> None:
         if len(files) > 1 and not place["several"]:
             raise ActionFailed(f"[{id}] takes one file: upload [{id}] [file]")
         tab.script.set_files(id, files)
-    elif not tab.answer_file_chooser(lambda: tab.page.mouse.click(place["x"], place["y"]), files):
+        return
+
+    def press() -> None:
+        # Chromium may still be about to report choosers, and would open a dialog of its own; what
+        # the page's script answers comes after that
+        place = locate(tab, id, strict=False)
+        tab.page.mouse.click(place["x"], place["y"])
+
+    if not tab.answer_file_chooser(press, files):
         raise ActionFailed(f"{describe(place, id)} asks for no file")
 
 
