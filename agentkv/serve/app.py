@@ -33,6 +33,8 @@ from agentkv.serve.metrics import CONTENT_TYPE, Metrics
 from agentkv.serve.protocols.answer import Answer, ErrorForm, Failure, Json
 from agentkv.serve.protocols.openai_answers import openai_error
 from agentkv.serve.protocols.openai_requests import ChatRequest, CompletionRequest, parse
+from agentkv.serve.protocols.responses_requests import read, renamed
+from agentkv.serve.responses import Responses
 from agentkv.serve.session import ServedSession
 
 _log = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class Api:
         self.engine, self.model, self._access = engine, model, access
         self._takes_any_model = takes_any_model
         self._metrics = Metrics(engine)
+        self.responses = Responses()
         self._created = int(time.time())
 
     def application(self) -> Starlette:
@@ -100,6 +103,8 @@ class Api:
             ("/metrics", ["GET"], self._show_metrics),
             ("/v1/models", ["GET"], self._models),
             ("/v1/models/{name:path}", ["GET"], self._one_model),
+            ("/v1/responses", ["POST"], self._respond),
+            *self.responses.routes(),
             ("/v1/chat/completions", ["POST"], chat),
             ("/v1/completions", ["POST"], complete),
             ("/slots", ["GET"], self._slots),
@@ -200,7 +205,24 @@ class Api:
         owner: str,
     ) -> Response:
         asked = parse(kind, await self._body(request))
-        answer = asked.answer(self.model)
+        return await self._reply(asked, asked.answer(self.model), request, owner)
+
+    async def _respond(self, request: Request, owner: str) -> Response:
+        asked = read(await self._body(request))
+        chat, answer = await self.responses.begin(asked, owner, self.model)
+        try:
+            return await self._reply(chat, answer, request, owner)
+        except RequestError as error:
+            raise renamed(error) from None
+
+    async def _reply(
+        self,
+        asked: ChatRequest | CompletionRequest,
+        answer: Answer,
+        request: Request,
+        owner: str,
+    ) -> Response:
+        """Answer a request whose body is valid."""
         self._require_model(asked.model)
         query = asked.query(
             owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies

@@ -102,10 +102,9 @@ class Answer(ABC):
     def error(failure: Failure) -> Json:
         """Return the body of an error."""
 
-    @classmethod
-    def error_event(cls, failure: Failure) -> bytes:
+    def error_event(self, failure: Failure) -> bytes:
         """Return the event that ends a stream that failed."""
-        return as_event(cls.error(failure))
+        return as_event(self.error(failure))
 
 
 def reuse_of(end: ReplyEnd) -> Json:

@@ -178,12 +178,16 @@ class CompletionAnswer(OpenAIAnswer):
         return self._body(self._CHUNK, choice, end)
 
 
-def _call(call: Call) -> Json:
-    # nine letters and digits: the only form that Mistral's templates accept
+def new_call_id() -> str:
+    """Return a new id for a call, in the only form that Mistral's templates accept: nine letters
+    and digits."""
     alphabet = string.ascii_letters + string.digits
-    id = "".join(secrets.choice(alphabet) for _ in range(9))
+    return "".join(secrets.choice(alphabet) for _ in range(9))
+
+
+def _call(call: Call) -> Json:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": id, "type": "function", "function": function}
+    return {"id": new_call_id(), "type": "function", "function": function}
 
 
 def _logprob(token: ReplyToken) -> float:

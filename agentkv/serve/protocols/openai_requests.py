@@ -43,8 +43,11 @@ FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
 
 
-def _text_of(content: Any) -> Any:
+def text_of(content: Any, *, kinds: Sequence[str] = ("text",)) -> Any:
     """Return the text of a message's parts; anything else as it is.
+
+    Args:
+        kinds: types of parts with text.
 
     Raises:
         PydanticCustomError: a part has no text.
@@ -54,12 +57,16 @@ def _text_of(content: Any) -> Any:
     texts = []
     for number, part in enumerate(content[:_MOST_PARTS]):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
+        if kind not in kinds:
             raise PydanticCustomError(
                 "part",
                 "part {number} has the type {kind}; this model reads text only, so every part has "
-                "the type 'text'",
-                {"number": number, "kind": repr(kind)[:100]},
+                "the type {kinds}",
+                {
+                    "number": number,
+                    "kind": repr(kind)[:100],
+                    "kinds": " or ".join(map(repr, kinds)),
+                },
             )
         if not isinstance(part.get("text"), str):
             raise PydanticCustomError("part", "part {number} has no text", {"number": number})
@@ -85,7 +92,7 @@ class _ToolCall(Body):
 
 class _Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_text_of)] = None
+    content: Annotated[str | None, BeforeValidator(text_of)] = None
     name: str | None = None
     tool_calls: Annotated[list[_ToolCall], Field(fail_fast=True, max_length=256)] | None = None
     tool_call_id: str | None = None
@@ -463,11 +470,16 @@ def parse(kind: type[T], body: bytes) -> T:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(re.sub(r"[^\w-]", "", str(part)) for part in first["loc"])
-        if first["type"] == "json_invalid":
-            raise RequestError(f"the body is not JSON: {first['msg']}") from None
-        raise RequestError(f"{param}: {first['msg']}", param=param[:100] or None) from None
+        raise refusal(error) from None
+
+
+def refusal(error: ValidationError) -> RequestError:
+    """Return what a client is told of a body that is not valid."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = ".".join(re.sub(r"[^\w-]", "", str(part)) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return RequestError(f"the body is not JSON: {first['msg']}")
+    return RequestError(f"{param}: {first['msg']}", param=param[:100] or None)
 
 
 _LEAST_TEMPERATURE = 0.001
