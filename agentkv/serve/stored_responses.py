@@ -140,7 +140,7 @@ class ResponseStore:
                     "as input instead",
                     param="previous_response_id",
                     code="previous_response_not_found",
-                    status=404,
+                    status=400,  # as OpenAI's
                 )
             links[wanted], wanted = found, found.previous
         shelf = self._shelves[owner]
