@@ -221,6 +221,8 @@ class TextRule(_WholeReply):
         self.is_complete = max_tokens == 0
         self.ended_by: Literal["stop", "length"] = "length" if max_tokens == 0 else "stop"
         """What ended the reply: an end token or a stop text, or its maximum length."""
+        self.stop: str | None = None
+        """The stop text that cut the reply."""
         self.text = ""
         """Decoded text of the reply, without what may still turn out to be part of a character or
         of a stop text."""
@@ -310,10 +312,11 @@ class TextRule(_WholeReply):
         """Move what is decoded into the text; return True if a stop text ends it."""
         longest = max(map(len, self._stops), default=0)
         tail = max(0, len(self.text) - longest)
-        at = [self.decoded.find(stop, tail) for stop in self._stops]
-        found = [start for start in at if start >= 0]
+        at = {stop: self.decoded.find(stop, tail) for stop in self._stops}
+        found = {stop: start for stop, start in at.items() if start >= 0}
         if found:
-            self.text = self.decoded[: min(found)]
+            self.stop = min(found, key=found.__getitem__)
+            self.text = self.decoded[: found[self.stop]]
             return True
         held = max((overlap(self.decoded, stop) for stop in self._stops), default=0)
         self.text = self.decoded[: len(self.decoded) - held]

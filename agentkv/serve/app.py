@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from agentkv.dialog.rendering import TemplateError
 from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import (
@@ -31,6 +32,8 @@ from agentkv.serve.job import (
 )
 from agentkv.serve.metrics import CONTENT_TYPE, Metrics
 from agentkv.serve.protocols.answer import Answer, ErrorForm, Failure, Json
+from agentkv.serve.protocols.messages_answers import messages_error
+from agentkv.serve.protocols.messages_requests import CountRequest, MessagesRequest
 from agentkv.serve.protocols.openai_answers import openai_error
 from agentkv.serve.protocols.openai_requests import ChatRequest, CompletionRequest, parse
 from agentkv.serve.protocols.responses_requests import read, renamed
@@ -42,6 +45,7 @@ Handler = Callable[[Request, str], Awaitable[Response]]
 """Answers a request of an owner."""
 SESSION_HEADER = "x-agentkv-session"
 """Header that names the session of a request."""
+_MESSAGES = "/v1/messages"
 EVERYONE = "everyone"
 """Owner of all sessions on a server without keys."""
 
@@ -98,6 +102,7 @@ class Api:
         """Return the ASGI application."""
         chat = partial(self._answer, ChatRequest)
         complete = partial(self._answer, CompletionRequest)
+        message = partial(self._answer, MessagesRequest)
         routes: list[tuple[str, list[str], Handler]] = [
             ("/health", ["GET"], self._health),
             ("/metrics", ["GET"], self._show_metrics),
@@ -107,12 +112,14 @@ class Api:
             *self.responses.routes(),
             ("/v1/chat/completions", ["POST"], chat),
             ("/v1/completions", ["POST"], complete),
+            (_MESSAGES, ["POST"], message),
+            (f"{_MESSAGES}/count_tokens", ["POST"], self._count_tokens),
             ("/slots", ["GET"], self._slots),
             ("/slots/{slot}", ["POST"], self._slot),
         ]
         return Starlette(
             routes=[
-                Route(path, self._guarded(path, handler), methods=methods)
+                Route(path, self._guarded(path, handler, _error_form(path)), methods=methods)
                 for path, methods, handler in routes
             ],
             exception_handlers={HTTPException: self._http_error},
@@ -164,14 +171,17 @@ class Api:
         if not owners or path == "/health":
             return EVERYONE
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = hashlib.sha256(key.strip().encode("utf-8", "replace")).hexdigest()
-        if scheme.lower() != "bearer" or given not in owners:
-            raise RequestError(
-                "the API key is missing or wrong; send it as Authorization: Bearer KEY",
-                code="invalid_api_key",
-                status=401,
-            )
-        return owners[given]
+        keys = [key] if scheme.lower() == "bearer" else []
+        for key in (*keys, request.headers.get("x-api-key", "")):
+            given = hashlib.sha256(key.strip().encode("utf-8", "replace")).hexdigest()
+            if given in owners:
+                return owners[given]
+        raise RequestError(
+            "the API key is missing or wrong; send it as Authorization: Bearer KEY or as "
+            "X-API-Key: KEY",
+            code="invalid_api_key",
+            status=401,
+        )
 
     async def _body(self, request: Request) -> bytes:
         """Read the body. Raises RequestError if it is too large, too slow or of another type."""
@@ -200,7 +210,7 @@ class Api:
 
     async def _answer(
         self,
-        kind: type[ChatRequest | CompletionRequest],
+        kind: type[ChatRequest | CompletionRequest | MessagesRequest],
         request: Request,
         owner: str,
     ) -> Response:
@@ -257,6 +267,20 @@ class Api:
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store"},
         )
+
+    async def _count_tokens(self, request: Request, owner: str) -> Response:
+        asked = parse(CountRequest, await self._body(request))
+        self._require_model(asked.model)
+        query = asked.query(owner, None, self.engine.sessions.policies)
+        deadline = time.monotonic() + self._access.request_s
+        job = await asyncio.to_thread(
+            asked.job, self.engine.template, query, lambda event: None, deadline
+        )
+        try:
+            counted = await asyncio.wrap_future(self.engine.count(job))
+        except TemplateError as error:
+            raise asked.own(error) from None
+        return JSONResponse({"input_tokens": counted})
 
     def _require_model(self, name: str | None) -> None:
         if name not in (None, self.model) and not self._takes_any_model:
@@ -345,7 +369,9 @@ class Api:
         known = RequestError(message, status=error.status_code, code=code)
         self._metrics.count("other", error.status_code)
         return JSONResponse(
-            openai_error(Failure.of(known)), error.status_code, headers=error.headers
+            _error_form(request.url.path)(Failure.of(known)),
+            error.status_code,
+            headers=error.headers,
         )
 
 
@@ -423,6 +449,11 @@ async def _next(events: "asyncio.Queue[Event]", gone: "asyncio.Future[None]") ->
         return coming.result()
     coming.cancel()
     raise ClientDisconnect
+
+
+def _error_form(path: str) -> ErrorForm:
+    """Return the form of errors of the protocol that has a path."""
+    return messages_error if f"{path}/".startswith(f"{_MESSAGES}/") else openai_error
 
 
 def _error_headers(status: int) -> dict[str, str]:

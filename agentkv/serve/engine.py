@@ -177,6 +177,23 @@ class Engine:
             self._new.put(do)
         return future
 
+    def count(self, job: EngineJob) -> Future[int]:
+        """Return the number of tokens in the prompt of a job, to come. No session is touched.
+
+        Raises:
+            Stopping: the server is about to stop.
+        """
+
+        def do() -> int:
+            self._prompts.begin(job)
+            stages, _ = self._prompts.new_ids(job, None)
+            return sum(len(ids) for ids, _ in stages)
+
+        with self._lock:
+            if self._is_stopping:
+                raise Stopping(_STOPPING)
+            return self._reading_threads.submit(do)
+
     @property
     def is_alive(self) -> bool:
         """True while requests are answered."""

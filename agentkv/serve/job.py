@@ -79,6 +79,9 @@ class ReplyDelta:
 
     parts: tuple[TextPart | Call, ...]
     tokens: tuple[ReplyToken, ...] = ()
+    num_prompt: int = 0
+    """As in `ReplyEnd`, and so is the next one."""
+    num_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class ReplyEnd:
     """Seconds from the request until its prompt was read."""
     write_s: float = 0.0
     """Seconds in which the reply was written after that."""
+    stop: str | None = None
+    """The stop text that ended it."""
 
 
 @dataclass(frozen=True, slots=True)

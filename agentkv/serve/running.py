@@ -92,7 +92,7 @@ class RunningJob:
         if any(isinstance(part, TextPart) and part.kind == "reasoning" for part in parts):
             self._num_thought += num_new
         if parts or tokens:
-            self.job.send(ReplyDelta(tuple(parts), tokens))
+            self.job.send(ReplyDelta(tuple(parts), tokens, self.num_prompt, self.num_cached))
         return is_first
 
     def _new_tokens(self, *, is_last: bool) -> tuple[ReplyToken, ...]:
@@ -174,4 +174,5 @@ class RunningJob:
             reuse=self._reuse,
             read_s=read - self.job.asked_at,
             write_s=ended - read,
+            stop=self.rule.stop,
         )

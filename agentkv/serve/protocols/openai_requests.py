@@ -39,7 +39,7 @@ Send = Callable[[Event], None]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(max_length=256)]
-FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
 
 

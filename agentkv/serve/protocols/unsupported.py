@@ -58,6 +58,16 @@ COMPLETIONS_ONLY: dict[str, tuple[Any, ...]] = {
     "add_special_tokens": (True,),
 }
 """Further ones of raw prompts."""
+MESSAGES_ONLY: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("mcp_servers", "container"), _OFF),
+    **dict.fromkeys(("stop", "max_completion_tokens", "min_tokens", "ignore_eos"), _OFF),
+    **dict.fromkeys(("response_format", "reasoning_effort", "chat_template_kwargs"), _OFF),
+    "parallel_tool_calls": (True,),
+    **dict.fromkeys(("continue_final_message", "logprobs", "top_logprobs"), _OFF),
+    **dict.fromkeys(("structured_outputs", "guided_choice", "guided_regex", "regex"), _OFF),
+    **dict.fromkeys(("guided_grammar", "grammar", "ebnf", "echo", "suffix"), _OFF),
+}
+"""Further ones of Anthropic's messages, most of which OpenAI's protocol has."""
 _INSTEAD = {
     **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens"), "write max_tokens"),
     "max_completion_tokens": "write max_tokens",
