@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server whose sessions keep their caches from one request to the next."""
+"""A server for clients of OpenAI and Anthropic, whose sessions keep their caches."""

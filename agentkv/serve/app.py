@@ -227,7 +227,7 @@ class Api:
 
     async def _reply(
         self,
-        asked: ChatRequest | CompletionRequest,
+        asked: ChatRequest | CompletionRequest | MessagesRequest,
         answer: Answer,
         request: Request,
         owner: str,

@@ -289,9 +289,10 @@ class CountRequest(Body):
         Raises:
             RequestError: the last one is a reply that cannot be continued.
         """
-        system = [_VOLATILE.sub("", each.text) for each in self.system]
         texts = [
-            text for text, each in zip(system, self.system, strict=True) if text or not each.text
+            _VOLATILE.sub("", each.text)
+            for each in self.system
+            if not _VOLATILE.fullmatch(each.text)
         ]
         made: list[tuple[dict[str, Any], int | None]] = []
         if any(texts):

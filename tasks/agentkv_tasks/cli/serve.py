@@ -22,7 +22,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a model to programs that speak OpenAI's protocol, until Ctrl-C.
+    """Serve a model to programs that speak OpenAI's or Anthropic's protocol, until Ctrl-C.
 
     Every conversation keeps its cache from one request to the next, so that the model reads only
     what is new.
