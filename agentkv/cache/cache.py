@@ -47,6 +47,13 @@ from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.recurrent import WHY_NOT_BACK, RecurrentLayer, misplaced_padding
 from agentkv.cache.refusals import require_policy
+from agentkv.cache.replacement import (
+    INSTEAD,
+    Tail,
+    moved_spans,
+    replaced_ids,
+    why_not_replaced,
+)
 from agentkv.cache.roll_back import num_to_forget, require_held, why_no_drafts
 from agentkv.cache.spans import Found, Pins, SequenceSpans
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
@@ -453,6 +460,69 @@ class Cache(HookedCache):
                 for i, start, stop in found:
                     layer.drop_span(i, start, stop)
         self._use_pins(found, Pins.without_range)
+
+    @torch.no_grad()
+    def replace(self, model: PreTrainedModel, span: range, ids: Sequence[int]) -> None:
+        """Replace tokens by others, which attend to what precedes them. Later tokens stay.
+
+        The entries of later tokens stay as they are, although these tokens attended to the old
+        ones. Tokens to come attend to the new ones. New tokens take the first positions of the
+        span. If they are fewer, the positions after them stay empty. If they are more, all later
+        tokens move to later positions, and their keys are turned (as in `turned`), which rounds
+        keys in 16 bits once more. Labels and pins of the span hold for the new tokens. Later
+        entries exist twice meanwhile, which the peak does not count (our own operation; no source).
+
+        Args:
+            span: positions of the old tokens; empty to insert before its start.
+            ids: n ids of the new tokens; none drops the old ones, under every policy.
+
+        Raises:
+            Misuse: a ValueError; the tokens were not seen, or the cache cannot replace them (see
+                `why_not_replaced`), or the model has too few positions. Nothing has changed.
+        """
+        self._require_rest()
+        if self.batch is None or not 0 <= span.start <= span.stop <= self.seen or span.step != 1:
+            raise Misuse(f"the cache has seen {self.seen} tokens, and cannot replace {span}")
+        if not ids:
+            if span:
+                self.drop(span)
+            return
+        num_more, most = max(0, len(ids) - len(span)), self.geometry.max_positions
+        why = self.why_not_replaced(num_more)
+        if why is None and most is not None and self.seen + num_more > most:
+            why = f"the model has {most} positions, and {self.seen + num_more} would be in use"
+        if why is not None:
+            raise Misuse(f"this cache cannot replace tokens: {why}; {INSTEAD}")
+        self.check_input(model.base_model, 1, len(ids))
+        tails = [Tail(layer, span.stop) for layer in self.cache_layers]
+        stream, old_spans = self.token_ids.all(), self.evictor.spans.sequences[0]
+        before = (self.num_new, self.confidences, copy.copy(self.turns), self.pending)
+        with self.progress.changing():
+            self._forget(self.seen - span.start)
+        device = self.evictor.layers[0].storage.device
+        self.feed(model, torch.tensor([list(ids)], device=device))
+        with self.progress.changing():
+            for tail in tails:
+                tail.move(num_more)
+                tail.put_back()
+            self.num_new, self.confidences, self.turns, self.pending = before
+            self._newest = self._new_confidences = None
+            if stream is not None:
+                self.token_ids = TokenIds()
+                self.token_ids.append(replaced_ids(stream, span, ids, num_more).to(device))
+            if num_more:
+                self.evictor.use_spans([moved_spans(old_spans, span.stop, num_more)])
+
+    def why_not_replaced(self, num_more: int = 0) -> str | None:
+        """Return why tokens cannot be replaced, as the end of a sentence; None if they can.
+
+        A cache of one sequence can if its policy keeps every entry as it is, such as "full", and no
+        layer attends within a window. Any cache without recurrent states can drop tokens.
+
+        Args:
+            num_more: new tokens beyond the number of old ones.
+        """
+        return why_not_replaced(self, num_more)
 
     def _use_pins(self, found: list[Found], change: Callable[[Pins, int, int], Pins]) -> None:
         self._use_spans(self.evictor.spans.with_pins(found, change))
