@@ -8,7 +8,7 @@ another way. Text of messages never encodes to control tokens.
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,12 +215,69 @@ class MessageTemplate:
         self._require_shown(text, chat, num_read)
         return self._encode(self._skip_thought(text) if at_once else text)
 
+    def by_message(
+        self, chat: Chat, num_read: int = 0, *, at_once: bool = False
+    ) -> list[list[int]] | None:
+        """Return the ids of `opening`, or of `following` if messages were read, cut after each
+        message.
+
+        Args:
+            num_read, at_once: as for `following`.
+
+        Returns:
+            The end of the reply, if there is one; each message that was not read, of which the
+            first one begins with the functions; and what the next reply begins with. None if the
+            template does not render one message after the other, or ids reach across a cut.
+
+        Raises:
+            TemplateError: as `opening` and `following` do.
+        """
+        if chat.tools and self._with_functions is not self:
+            return self._with_functions.by_message(chat, num_read, at_once=at_once)
+        if num_read:
+            whole = self.following(chat, num_read, at_once=at_once)
+        else:
+            whole = [id for part in self.opening(chat, at_once=at_once) for id in part]
+        messages, mark, start = chat.messages, "", 0
+        if num_read:
+            mark, reply = self._mark, {"role": "assistant", "content": self._mark}
+            following = None
+            if messages[num_read - 1].get("tool_calls") and self._knows_calls:
+                following = self._after_calls(chat, num_read)
+            if following is not None:
+                reply = self._with_marked_call(messages[num_read - 1])
+                after = self._after_mark(_replaced(messages, num_read, reply), chat) or ""
+                start = len(after) - len(following)
+            messages = _replaced(messages, num_read, reply)
+        counts = range(max(1, num_read), len(messages) + 1)
+        try:
+            texts = [
+                (text.rpartition(mark)[2] if mark else text)[start:]
+                for text in self._texts(messages, chat, counts)
+            ]
+        except TemplateError:
+            return None
+        pieces, known = [], ""
+        for text in texts:
+            if not text.startswith(known):
+                return None
+            pieces.append(self._encode(text[len(known) :]))
+            known = text
+        num_ids = sum(map(len, pieces))
+        pieces.append(whole[num_ids:])
+        return pieces if [id for piece in pieces for id in piece] == whole else None
+
+    def _texts(
+        self, messages: Sequence[Message], chat: Chat, counts: Iterable[int]
+    ) -> Iterator[str]:
+        """Render the first messages, of each of some numbers of them."""
+        prepared = [self._prepare(message) for message in messages]
+        for count in counts:
+            yield self._render(prepared[:count], chat, prompts=False)
+
     def _after_calls(self, chat: Chat, num_read: int) -> str | None:
         """Return the text after a reply that calls functions; None if it cannot be found."""
-        reply = chat.messages[num_read - 1]
-        *calls, last = reply["tool_calls"]
-        function = {**last["function"], "arguments": self._written({self._mark: self._mark})}
-        marked = {**reply, "content": "", "tool_calls": [*calls, {**last, "function": function}]}
+        marked = self._with_marked_call(chat.messages[num_read - 1])
         messages = _replaced(chat.messages, num_read, marked)
         text = self._after_mark(messages, chat)
         if text is None:
@@ -229,6 +286,12 @@ class MessageTemplate:
             return text[min(at) :]
         own = self._after_mark(messages[:num_read], chat, prompts=False)
         return text[len(own) :] if own and text.startswith(own) else None
+
+    def _with_marked_call(self, reply: Message) -> dict[str, Any]:
+        """Return a reply whose last call has the mark in its arguments."""
+        *calls, last = reply["tool_calls"]
+        function = {**last["function"], "arguments": self._written({self._mark: self._mark})}
+        return {**reply, "content": "", "tool_calls": [*calls, {**last, "function": function}]}
 
     def _after_mark(
         self, messages: Sequence[Message], chat: Chat, *, prompts: bool = True
@@ -331,11 +394,15 @@ class MessageTemplate:
 
     def _text(self, messages: Sequence[Message], chat: Chat, *, prompts: bool = False) -> str:
         """Render messages, with a guard in place of each control token in their text."""
-        tools = chat.tools
         continues = prompts and chat.prefix is not None
         if continues:
             messages = [*messages, {"role": "assistant", "content": self._cut}]
         prepared = [self._prepare(message) for message in messages]
+        text = self._render(prepared, chat, prompts=prompts and not continues)
+        return self._continued(text, chat.prefix or "") if continues else text
+
+    def _render(self, prepared: list[dict[str, Any]], chat: Chat, *, prompts: bool) -> str:
+        tools = chat.tools
         if tools and not self._knows_tools:
             functions = [tool["function"] for tool in tools]
             described = self._guard_text(describe_tools(functions, self.calls))
@@ -346,9 +413,7 @@ class MessageTemplate:
         options: dict[str, Any] = {} if chat.thinks is None else {"enable_thinking": chat.thinks}
         if chat.effort is not None:
             options["reasoning_effort"] = chat.effort
-        prompts = prompts and not continues
-        text = self._renderer.render(prepared, self._guard_all(tools), prompts=prompts, **options)
-        return self._continued(text, chat.prefix or "") if continues else text
+        return self._renderer.render(prepared, self._guard_all(tools), prompts=prompts, **options)
 
     def _continued(self, text: str, prefix: str) -> str:
         """Return rendered text up to the beginning of a reply, which has the text `prefix`."""

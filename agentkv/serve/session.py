@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.checkpoint.snapshot import Snapshot
@@ -70,6 +70,17 @@ def _value(arguments: Any) -> Any:
         return arguments
 
 
+EMPTY = -1
+"""Stands for an id in positions of a stream whose token is gone."""
+
+
+class Place(NamedTuple):
+    """Where the tokens of a message are in a stream."""
+
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """A point in a stream where another message may follow."""
@@ -82,6 +93,8 @@ class ResumePoint:
     """Messages before it. 0 if the last one is no reply of the model's."""
     unread: tuple[int, ...] = ()
     """Ids before it that the cache has not read at this point."""
+    num_empty: int = 0
+    """Positions before it whose token is gone."""
     snapshot: Snapshot | None = field(default=None, repr=False)
     """State of the cache at this point; None where the cache itself is there."""
 
@@ -116,6 +129,10 @@ class ServedSession:
     marks: list[ResumePoint] = field(default_factory=list)
     """Earlier points without a snapshot, in order; a cache that keeps everything returns to them by
     forgetting what came later."""
+    places: list[Place] = field(default_factory=list)
+    """Where each message but the last reply is; fewer if they are not known."""
+    ids: list[int] = field(default_factory=list, repr=False)
+    """Ids of the stream that the cache has read, with `EMPTY` where a token is gone."""
     is_busy: bool = False
     """True while a request is answered."""
     is_stored: bool = False

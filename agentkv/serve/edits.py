@@ -1,0 +1,226 @@
+"""A conversation that its client has edited, as changes of the session's stream.
+
+A host removes or shortens earlier messages, or changes a line of the instructions. Both prompts are
+compared token by token: what is gone is dropped from the cache, what is new in its place is read
+there, and everything else stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Literal
+
+from agentkv.dialog.messages import Chat
+from agentkv.models.stream import common_start
+from agentkv.serve.session import EMPTY, History, Place, ResumePoint
+
+EditMode = Literal["exact", "removals", "keep"]
+"""What becomes of a conversation whose earlier messages were edited. Always go back and read again;
+drop what was removed, and read again where text is new; or read new text in its place too."""
+
+MAX_READ = 1024
+"""Most tokens that are read in the middle of a stream (our choice): other replies wait meanwhile,
+and where this much is new, little is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditBasis:
+    """What edits of a session start from; a value, for other threads."""
+
+    session: str
+    """Identifies the session."""
+    history: History
+    places: tuple[Place, ...]
+    """Of each message but the last reply."""
+    ids: tuple[int, ...]
+    """The stream, with `EMPTY` where a token is gone."""
+    end: ResumePoint
+    can_replace: bool
+    """Whether the cache reads tokens in its middle."""
+    can_grow: bool
+    """Whether more of them than there were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a stream."""
+
+    span: range
+    """Positions of the tokens that are gone, before any edit."""
+    ids: tuple[int, ...]
+    """Those that take their place; none if they were removed."""
+    num_gone: int
+    """Tokens in the span; the other positions are empty."""
+
+    @property
+    def num_more(self) -> int:
+        """Positions by which what follows moves."""
+        return max(0, len(self.ids) - len(self.span))
+
+
+@dataclass(frozen=True, slots=True)
+class EditPlan:
+    """Changes that make a session's stream what a request asks for, up to a reply."""
+
+    edits: tuple[Edit, ...]
+    """In order of their places."""
+    places: tuple[Place, ...]
+    """Of each message but the last reply, afterwards."""
+    point: ResumePoint
+    """The end of the stream, afterwards."""
+    num_same: int
+    """Items of the history before the first change."""
+    num_dropped: int
+    """Tokens that are gone."""
+
+    @property
+    def num_read(self) -> int:
+        """Tokens that are read in the middle of the stream."""
+        return sum(len(edit.ids) for edit in self.edits)
+
+
+def reply_of(held: History, asked: History) -> int | None:
+    """Return the number of the item in `asked` that is the last reply in `held`; None if it has
+    none, or is a raw prompt."""
+    if isinstance(held, str) or isinstance(asked, str) or len(held) < 3:
+        return None
+    places = [number for number, item in enumerate(asked) if item == held[-1]]
+    # of several equal replies, the one that leaves as many messages before it as there were
+    return min(places, key=lambda place: abs(place + 1 - len(held)), default=None)
+
+
+def num_kept(held: History, asked: History) -> int:
+    """Return how many items of a session an edited request has, in their order; 0 if it lacks the
+    session's last reply."""
+    reply = reply_of(held, asked)
+    if reply is None:
+        return 0
+    matcher = SequenceMatcher(None, held[:-1], asked[:reply], autojunk=False)
+    return 1 + sum(block.size for block in matcher.get_matching_blocks())
+
+
+def plan_edits(
+    basis: EditBasis, chat: Chat, asked: History, pieces: Sequence[Sequence[int]], mode: EditMode
+) -> EditPlan | None:
+    """Return the changes that make a stream what a chat asks for.
+
+    Args:
+        asked: the chat's history.
+        pieces: ids of each of the chat's messages, as `MessageTemplate.by_message` returns them.
+
+    Returns:
+        None if the request must read again: it has another last reply, something new where the
+        mode allows none or the cache cannot read it, or nothing has changed.
+    """
+    held, reply = basis.history, reply_of(basis.history, asked)
+    if reply is None or mode == "exact":
+        return None
+    assert not isinstance(held, str) and not isinstance(asked, str)
+    # the functions are rendered with the first message
+    old = [(held[0], held[1]), *held[2:-1]]
+    new = [(asked[0], asked[1]), *asked[2:reply]]
+    if reply < 2 or len(old) != len(basis.places):
+        return None
+    edits: list[Edit] = []
+    places: list[Place] = []
+    moved = 0
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    ends = [(0, 0, 0), *matcher.get_matching_blocks()]
+    for (i, j, size), (next_i, next_j, next_size) in pairwise(ends):
+        gone = _span(basis.places[i + size : next_i], _start(basis, i + size))
+        added = [tuple(pieces[number]) for number in range(j + size, next_j)]
+        moved += _replace(basis, gone, added, edits, places, moved)
+        for k in range(next_size):
+            place, number = basis.places[next_i + k], next_j + k
+            is_written = chat.messages[number]["role"] == "assistant"
+            own = tuple(pieces[number])
+            if is_written or _held(basis, place) == own:
+                places.append(Place(place.start + moved, place.stop + moved))
+            else:  # the template renders it in another way where it stands now
+                gone = range(place.start, place.stop)
+                moved += _replace(basis, gone, [own], edits, places, moved)
+    return _checked(basis, edits, places, reply, moved, mode)
+
+
+def _start(basis: EditBasis, number: int) -> int:
+    """Return where the tokens of an old message begin, or those of the last reply."""
+    if number < len(basis.places):
+        return basis.places[number].start
+    return basis.places[-1].stop if basis.places else 0
+
+
+def _held(basis: EditBasis, place: Place) -> tuple[int, ...]:
+    return tuple(id for id in basis.ids[place.start : place.stop] if id != EMPTY)
+
+
+def _span(places: Sequence[Place], start: int) -> range:
+    return range(places[0].start, places[-1].stop) if places else range(start, start)
+
+
+def _replace(
+    basis: EditBasis,
+    gone: range,
+    added: Sequence[tuple[int, ...]],
+    edits: list[Edit],
+    places: list[Place],
+    moved: int,
+) -> int:
+    """Note an edit and the places of the new messages; return by how much later ones move.
+
+    Tokens at the beginning and the end of both texts stay where they are.
+    """
+    positions = [place for place in gone if basis.ids[place] != EMPTY]
+    before = tuple(basis.ids[place] for place in positions)
+    after = tuple(id for ids in added for id in ids)
+    first = common_start(before, after)
+    most = min(len(before), len(after)) - first
+    last = common_start(before[::-1][:most], after[::-1][:most])
+    start = positions[first - 1] + 1 if first else gone.start
+    stop = positions[len(before) - last] if last else gone.stop
+    edit = Edit(range(start, stop), after[first : len(after) - last], len(before) - first - last)
+    if edit.num_gone or edit.ids:
+        edits.append(edit)
+    here = [*positions[:first], *range(start, start + len(edit.ids))]
+    here += [place + edit.num_more for place in positions[len(before) - last :]]
+    at = 0
+    for ids in added:
+        own = here[at : at + len(ids)]
+        at += len(ids)
+        begin, end = (own[0], own[-1] + 1) if own else (gone.start, gone.start)
+        places.append(Place(begin + moved, end + moved))
+    return edit.num_more
+
+
+def _checked(
+    basis: EditBasis,
+    edits: list[Edit],
+    places: list[Place],
+    reply: int,
+    moved: int,
+    mode: EditMode,
+) -> EditPlan | None:
+    """Return the plan, if the mode and the cache allow it, and it changes something."""
+    num_read = sum(len(edit.ids) for edit in edits)
+    if not edits or num_read > MAX_READ:
+        return None
+    if num_read and (mode != "keep" or not basis.can_replace):
+        return None
+    if moved and not basis.can_grow:
+        return None
+    end, first = basis.end, edits[0].span.start
+    num_same = sum(place.stop <= first for place in basis.places)
+    point = ResumePoint(
+        length=reply + 1,
+        seen=end.seen + moved,
+        num_read=reply,
+        unread=end.unread,
+        num_empty=end.num_empty + moved + sum(edit.num_gone - len(edit.ids) for edit in edits),
+    )
+    return EditPlan(
+        edits=tuple(edits),
+        places=tuple(places),
+        point=point,
+        num_same=1 + num_same if num_same else 0,
+        num_dropped=sum(edit.num_gone for edit in edits),
+    )
