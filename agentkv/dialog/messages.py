@@ -216,28 +216,21 @@ class MessageTemplate:
         return self._encode(self._skip_thought(text) if at_once else text)
 
     def by_message(
-        self, chat: Chat, num_read: int = 0, *, at_once: bool = False
+        self, ids: Sequence[int], chat: Chat, num_read: int = 0
     ) -> list[list[int]] | None:
-        """Return the ids of `opening`, or of `following` if messages were read, cut after each
-        message.
+        """Cut ids after each message.
 
         Args:
-            num_read, at_once: as for `following`.
+            ids: those that `opening` returned, joined; or `following`, if messages were read.
+            num_read: as for `following`.
 
         Returns:
             The end of the reply, if there is one; each message that was not read, of which the
             first one begins with the functions; and what the next reply begins with. None if the
             template does not render one message after the other, or ids reach across a cut.
-
-        Raises:
-            TemplateError: as `opening` and `following` do.
         """
         if chat.tools and self._with_functions is not self:
-            return self._with_functions.by_message(chat, num_read, at_once=at_once)
-        if num_read:
-            whole = self.following(chat, num_read, at_once=at_once)
-        else:
-            whole = [id for part in self.opening(chat, at_once=at_once) for id in part]
+            return self._with_functions.by_message(ids, chat, num_read)
         messages, mark, start = chat.messages, "", 0
         if num_read:
             mark, reply = self._mark, {"role": "assistant", "content": self._mark}
@@ -257,15 +250,34 @@ class MessageTemplate:
             ]
         except TemplateError:
             return None
-        pieces, known = [], ""
-        for text in texts:
-            if not text.startswith(known):
+        whole, last, pieces = texts[-1], 0, []
+        for number, text in zip(counts, texts, strict=True):
+            end: int | None = len(text)
+            if not whole.startswith(text):  # templates render the last reply in a way of its own
+                end = None if num_read else self._end_of_reply(chat, number, whole)
+            if end is None or end < last:
                 return None
-            pieces.append(self._encode(text[len(known) :]))
-            known = text
+            pieces.append(self._encode(whole[last:end]))
+            last = end
         num_ids = sum(map(len, pieces))
-        pieces.append(whole[num_ids:])
-        return pieces if [id for piece in pieces for id in piece] == whole else None
+        pieces.append(list(ids[num_ids:]))
+        return pieces if [id for piece in pieces for id in piece] == list(ids) else None
+
+    def _end_of_reply(self, chat: Chat, number: int, whole: str) -> int | None:
+        """Return where the `number`th message, a reply, ends in the text of all messages; None if
+        that cannot be found."""
+        if chat.messages[number - 1]["role"] != "assistant":
+            return None
+        marked = {"role": "assistant", "content": self._mark}
+        messages = _replaced(chat.messages, number, marked)
+        try:
+            after = self._after_mark(messages, chat, prompts=False)
+            own = self._after_mark(messages[:number], chat, prompts=False)
+        except TemplateError:
+            return None
+        if not own or not after or not after.startswith(own) or not whole.endswith(after):
+            return None
+        return len(whole) - len(after) + len(own)
 
     def _texts(
         self, messages: Sequence[Message], chat: Chat, counts: Iterable[int]

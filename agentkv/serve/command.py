@@ -136,6 +136,7 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engin
             memory=memory_of(device) // 4 if memory is None else memory_of(device, memory),
             outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
+            edits=settings.edits,
         )
         template = MessageTemplate(
             local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts

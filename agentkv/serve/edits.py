@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Literal
+from typing import Any
 
 from agentkv.dialog.messages import Chat
 from agentkv.models.stream import common_start
-from agentkv.serve.session import EMPTY, History, Place, ResumePoint
-
-EditMode = Literal["exact", "removals", "keep"]
-"""What becomes of a conversation whose earlier messages were edited. Always go back and read again;
-drop what was removed, and read again where text is new; or read new text in its place too."""
+from agentkv.serve.session import EMPTY, History, Place, ResumePoint, ServedSession
+from agentkv.serve.settings import EditMode
 
 MAX_READ = 1024
 """Most tokens that are read in the middle of a stream (our choice): other replies wait meanwhile,
@@ -39,7 +36,8 @@ class EditBasis:
     can_replace: bool
     """Whether the cache reads tokens in its middle."""
     can_grow: bool
-    """Whether more of them than there were."""
+    """Whether it reads more of them than there were."""
+    mode: EditMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,10 @@ class EditPlan:
     """In order of their places."""
     places: tuple[Place, ...]
     """Of each message but the last reply, afterwards."""
+    history: History
+    """What the stream holds, afterwards."""
     point: ResumePoint
-    """The end of the stream, afterwards."""
+    """Its end, afterwards."""
     num_same: int
     """Items of the history before the first change."""
     num_dropped: int
@@ -85,9 +85,9 @@ def reply_of(held: History, asked: History) -> int | None:
     none, or is a raw prompt."""
     if isinstance(held, str) or isinstance(asked, str) or len(held) < 3:
         return None
+    # of several equal replies the last one: what follows it is mostly one message
     places = [number for number, item in enumerate(asked) if item == held[-1]]
-    # of several equal replies, the one that leaves as many messages before it as there were
-    return min(places, key=lambda place: abs(place + 1 - len(held)), default=None)
+    return places[-1] if places else None
 
 
 def num_kept(held: History, asked: History) -> int:
@@ -101,7 +101,7 @@ def num_kept(held: History, asked: History) -> int:
 
 
 def plan_edits(
-    basis: EditBasis, chat: Chat, asked: History, pieces: Sequence[Sequence[int]], mode: EditMode
+    basis: EditBasis, chat: Chat, asked: History, pieces: Sequence[Sequence[int]]
 ) -> EditPlan | None:
     """Return the changes that make a stream what a chat asks for.
 
@@ -114,7 +114,7 @@ def plan_edits(
         mode allows none or the cache cannot read it, or nothing has changed.
     """
     held, reply = basis.history, reply_of(basis.history, asked)
-    if reply is None or mode == "exact":
+    if reply is None:
         return None
     assert not isinstance(held, str) and not isinstance(asked, str)
     # the functions are rendered with the first message
@@ -140,7 +140,7 @@ def plan_edits(
             else:  # the template renders it in another way where it stands now
                 gone = range(place.start, place.stop)
                 moved += _replace(basis, gone, [own], edits, places, moved)
-    return _checked(basis, edits, places, reply, moved, mode)
+    return _checked(basis, edits, places, asked[: reply + 1], moved)
 
 
 def _start(basis: EditBasis, number: int) -> int:
@@ -196,31 +196,61 @@ def _checked(
     basis: EditBasis,
     edits: list[Edit],
     places: list[Place],
-    reply: int,
+    history: History,
     moved: int,
-    mode: EditMode,
 ) -> EditPlan | None:
     """Return the plan, if the mode and the cache allow it, and it changes something."""
     num_read = sum(len(edit.ids) for edit in edits)
     if not edits or num_read > MAX_READ:
         return None
-    if num_read and (mode != "keep" or not basis.can_replace):
+    if num_read and (basis.mode != "keep" or not basis.can_replace):
         return None
     if moved and not basis.can_grow:
         return None
     end, first = basis.end, edits[0].span.start
-    num_same = sum(place.stop <= first for place in basis.places)
+    num_same = 1 + sum(place.stop <= first for place in basis.places)
     point = ResumePoint(
-        length=reply + 1,
+        length=len(history),
         seen=end.seen + moved,
-        num_read=reply,
+        num_read=len(history) - 1,
         unread=end.unread,
         num_empty=end.num_empty + moved + sum(edit.num_gone - len(edit.ids) for edit in edits),
     )
     return EditPlan(
         edits=tuple(edits),
         places=tuple(places),
+        history=history,
         point=point,
-        num_same=1 + num_same if num_same else 0,
+        num_same=min(num_same, common_start(basis.history, history)),
         num_dropped=sum(edit.num_gone for edit in edits),
     )
+
+
+def apply_plan(session: ServedSession, plan: EditPlan, model: Any) -> None:
+    """Edit the stream of a session; no earlier state that lacks an edit can be returned to.
+
+    Raises:
+        Misuse: a ValueError; the cache cannot be edited in this way.
+    """
+    cache, moved = session.cache, 0
+    assert cache is not None
+    for edit in plan.edits:
+        span = range(edit.span.start + moved, edit.span.stop + moved)
+        cache.replace(model, span, edit.ids)
+        moved += edit.num_more
+    session.ids, session.places = _edited_ids(session.ids, plan.edits), list(plan.places)
+    session.snapshots = [each for each in session.snapshots if each.length <= plan.num_same]
+    session.marks = [each for each in session.marks if each.length <= plan.num_same]
+    session.history, session.end = plan.history, plan.point
+
+
+def _edited_ids(ids: Sequence[int], edits: Sequence[Edit]) -> list[int]:
+    """Return the ids of a stream after edits, with `EMPTY` where a token is gone."""
+    made: list[int] = []
+    at = 0
+    for edit in edits:
+        made += ids[at : edit.span.start]
+        made += edit.ids
+        made += [EMPTY] * (len(edit.span) - len(edit.ids))
+        at = edit.span.stop
+    return [*made, *ids[at:]]

@@ -186,8 +186,7 @@ class Engine:
 
         def do() -> int:
             self._prompts.begin(job)
-            stages, _ = self._prompts.new_ids(job, None)
-            return sum(len(ids) for ids, _ in stages)
+            return self._prompts.new_ids(job, None).num_ids
 
         with self._lock:
             if self._is_stopping:
@@ -326,30 +325,34 @@ class Engine:
             return None
         history, matcher = begun
         match = self.sessions.find(job.session, history)
-        if match is None or (new_ids := waiting.new_ids(match.point)) is None:
+        if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
-        stages, point = new_ids
+        if new.point is not None and new.point.num_empty:
+            new = prompts.within_positions(job, new)
+        point, plan = new.point, new.plan
         is_refused = match.point is not None and point is None  # by the template
         if is_refused:
             match = replace(match, point=None, source=None)
-        num_prompt = sum(len(ids) for ids, _ in stages) + (0 if point is None else point.seen)
+        if plan is not None:
+            match = match.with_plan(plan)
+        num_prompt = new.num_ids + (0 if point is None else point.seen)
         max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
         max_tokens = prompts.within_memory(match.settings, num_prompt, max_tokens)
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
-        session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound)
+        session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
             reuse = replace(reuse, how="lost")
         try:
             if begun_at is None and point is not None:  # its files are lost
-                stages, _ = prompts.new_ids(job, None)
+                new = prompts.new_ids(job, None)
             return RunningJob(
                 job,
                 session,
                 history,
                 matcher,
-                stages,
+                new,
                 begun_at,
                 self.template,
                 max_tokens,

@@ -6,8 +6,9 @@ from typing import Literal
 from agentkv.models.stream import common_start
 from agentkv.serve.session import History
 
-How = Literal["continued", "returned", "copied", "new", "lost"]
-"""Where a request begins to read: after all that its session holds; after an earlier state of the
+How = Literal["continued", "edited", "returned", "copied", "new", "lost"]
+"""Where a request begins to read: after all that its session holds; after that, once earlier
+messages were edited as the request has them; after an earlier state of the
 session; after a copy of another session's snapshot; at its own beginning, as no session has that;
 at its own beginning, as the session's state is of no use."""
 
@@ -70,6 +71,8 @@ class Reuse:
     """Tokens that the session had read and no longer holds."""
     difference: Difference | None
     """Where the session first differs, or the session that is most like a request without one."""
+    num_inserted: int = 0
+    """Tokens that were read in the middle of the session's stream."""
 
     def told(self, num_kept: int) -> str:
         """Return a sentence for people, without any text of the request.
@@ -82,6 +85,11 @@ class Reuse:
         match self.how:
             case "continued":
                 return f"continued; kept {num_kept:,} tokens"
+            case "edited":
+                inserted = f"; read {self.num_inserted:,} in their place" * bool(self.num_inserted)
+                return f"edited{why}; kept {num_kept:,} tokens; dropped " + (
+                    f"{self.num_forgotten:,}{inserted}"
+                )
             case "returned":
                 return f"returned to an earlier state{why}; kept {num_kept:,} tokens{forgot}"
             case "copied":

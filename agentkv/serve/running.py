@@ -13,7 +13,7 @@ from agentkv.models.rules import TextRule
 from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, TopToken
 from agentkv.serve.reuse import Reuse
 from agentkv.serve.session import History, ResumePoint, ServedSession, said_in, usage
-from agentkv.serve.waiting import Stage
+from agentkv.serve.waiting import NewIds
 
 
 class RunningJob:
@@ -22,7 +22,7 @@ class RunningJob:
     Args:
         history: what the stream holds before the reply.
         matcher: a fresh matcher of the job's grammar; None for free text.
-        stages: what is to be read, in order.
+        new: what is to be read.
         point: where the session goes on; None if everything is read.
         max_tokens: maximum number of tokens in the reply.
         reuse: how the session was found.
@@ -34,16 +34,17 @@ class RunningJob:
         session: ServedSession,
         history: History,
         matcher: Matcher | None,
-        stages: list[Stage],
+        new: NewIds,
         point: ResumePoint | None,
         template: MessageTemplate,
         max_tokens: int,
         reuse: Reuse,
     ) -> None:
-        self.job, self.session, self.stages = job, session, stages
+        self.job, self.session, self.stages = job, session, new.stages
         """`stages` are what is still to be read."""
+        self._stops = new.stops
         self._history, self._template = history, template
-        before, chat = stages[-1][0], job.prompt
+        before, chat = new.stages[-1][0], job.prompt
         # a space at its start counts if it continues a text, or the grammar tells each character
         begins = isinstance(chat, Chat) and chat.prefix is None and job.grammar is None
         self.rule = TextRule(
@@ -59,10 +60,13 @@ class RunningJob:
         self._parts = ReplyParts(None)
         if isinstance(chat, Chat):
             self._parts = template.parts(before, functions=job.functions)
-        self.num_cached = 0 if point is None else point.seen
+        self._num_empty = 0 if point is None else point.num_empty
+        self.num_cached = 0
+        if point is not None:
+            self.num_cached = point.seen - point.num_empty - reuse.num_inserted
         self.num_unread = 0 if point is None else len(point.unread)
         """Ids at the beginning of the first stage that belong to the reply before it."""
-        self.num_prompt = self.num_cached + sum(len(ids) for ids, _ in stages)
+        self.num_prompt = self.num_cached + reuse.num_inserted + new.num_ids
         self._reuse = reuse
         self.generation: Generation | None = None
         self._num_shown, self._num_tokens, self._num_noted = 0, 0, 0
@@ -152,8 +156,10 @@ class RunningJob:
         else:
             # a stop text was read too: a client that goes on with it goes on with the stream
             history = prompt + self.rule.decoded
-        end = ResumePoint(len(history), session.cache.seen, num_read, tuple(unread))
-        session.settle(history, end)
+        end = ResumePoint(
+            len(history), session.cache.seen, num_read, tuple(unread), self._num_empty
+        )
+        session.settle(history, end, self._stops)
 
     def finished(self) -> ReplyEnd:
         """Return the event that ends the reply."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -201,13 +201,32 @@ class ServedSession:
         self.snapshots = [each for each in self.snapshots if each.length <= point.length]
         self.marks = [each for each in self.marks if each.length <= point.length]
         self.history, self.end = self.history[: point.length], point
+        del self.places[max(0, point.num_read - 1) :], self.ids[point.seen :]
 
-    def settle(self, history: History, end: ResumePoint) -> None:
-        """Write down what the stream holds after a reply."""
+    def settle(self, history: History, end: ResumePoint, stops: Sequence[int] | None) -> None:
+        """Write down what the stream holds after a reply.
+
+        Args:
+            stops: where the messages end that it has read: the reply before them, if there is one,
+                and each message but the reply; None if that is not known.
+        """
+        self._extend_places(stops)
+        assert self.cache is not None
+        ids = self.cache.ids
+        self.ids += [] if ids is None else ids[0, len(self.ids) :].tolist()
         self.marks = [each for each in self.marks if each.length < self.end.length]
         if 0 < self.end.length < end.length:
             self.marks.append(replace(self.end, snapshot=None))
         self.history, self.end = history, end
+
+    def _extend_places(self, stops: Sequence[int] | None) -> None:
+        if stops is None or len(self.places) < self.end.num_read - 1:
+            self.places = []  # it stays unknown where the messages are
+            return
+        start = self.places[-1].stop if self.places else 0
+        for stop in stops:
+            self.places.append(Place(start, stop))
+            start = stop
 
     def take_snapshot(self, point: ResumePoint, *, limit: int) -> None:
         """Keep a snapshot of the cache at `point`, of at most `limit` ones.
@@ -232,7 +251,7 @@ class ServedSession:
     def forget(self) -> None:
         """Empty the session."""
         self.cache, self.history, self.end = None, (), ResumePoint(0)
-        self.snapshots, self.marks = [], []
+        self.snapshots, self.marks, self.places, self.ids = [], [], [], []
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

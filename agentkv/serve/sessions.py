@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.misuse import Misuse
 from agentkv.files import make_folder
 from agentkv.models.saved import (
     INDEX,
@@ -24,8 +25,10 @@ from agentkv.models.saved import (
     save,
 )
 from agentkv.models.stream import common_start
+from agentkv.serve.edits import EditBasis, EditPlan, apply_plan, num_kept
 from agentkv.serve.reuse import Difference, How, Reuse, first_difference
-from agentkv.serve.session import CacheSettings, History, ResumePoint, Said, ServedSession
+from agentkv.serve.session import CacheSettings, History, Place, ResumePoint, Said, ServedSession
+from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +55,9 @@ class _SavedSession(SavedState):
     history: list[str] | str
     num_read: Annotated[int, Field(ge=0)]
     unread: list[Annotated[int, Field(ge=0)]]
+    num_empty: Annotated[int, Field(ge=0)] = 0
+    places: list[tuple[int, int]] = []
+    ids: list[int] = []
 
     @property
     def settings(self) -> CacheSettings:
@@ -76,6 +82,8 @@ class SessionQuery:
     """Name of the one session that is taken, whatever it holds."""
     slot: int | None = None
     """Number of the one session that is taken, whatever it holds."""
+    edits: EditMode | None = None
+    """What becomes of edited messages; None: the server decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,14 @@ class SessionMatch:
     """None reads everything."""
     source: ServedSession | None = None
     """Another session that has the point; None if `session` has it."""
+    edited: ServedSession | None = None
+    """A session that may be edited to what the request asks for; more of it is kept then."""
+    basis: EditBasis | None = None
+    """What edits of `edited` start from."""
+
+    def with_plan(self, plan: EditPlan) -> "SessionMatch":
+        """Return the match of a request whose session is edited."""
+        return replace(self, session=self.edited, point=plan.point, source=None)
 
 
 class SessionStore:
@@ -107,6 +123,7 @@ class SessionStore:
         max_sessions: number of an owner's sessions, on disk too. A further one erases the owner's
             least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
+        edits: what becomes of edited messages, unless a request says otherwise.
     """
 
     def __init__(
@@ -120,11 +137,15 @@ class SessionStore:
         outlives: bool = True,
         max_sessions: int = 1024,
         max_snapshots: int = 4,
+        edits: EditMode = "removals",
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
         self.folder, self.memory = folder, memory
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
+        self._edits = edits
+        self._empty: dict[CacheSettings, Cache] = {}
+        """Empty caches, which know what others can do."""
         self._sessions: list[ServedSession] = []
         self.num_spills = self.num_loads = 0
         """Sessions that went to disk, and that came back."""
@@ -152,6 +173,8 @@ class SessionStore:
         is another conversation: the request gets a new session, with a copy of what any session of
         the owner has in common with it.
 
+        A session whose last reply the request has may be edited, if that keeps more of it.
+
         Returns:
             None if the session that was asked for is busy.
 
@@ -171,18 +194,66 @@ class SessionStore:
                 )
             settings = exact.settings
             if (point := exact.nearest(history)) is not None:
-                return SessionMatch(settings, exact, point)
+                match = SessionMatch(settings, exact, point)
+                return self._with_edits(match, query, history, [exact])
         others = [each for each in self.of(query.owner) if each.settings == settings]
         if query.name is None and query.slot is None:
             idle = [each for each in others if each.name == query.key and not each.is_busy]
             same = _furthest(idle, lambda session: session.nearest(history))
             if same is not None and _continues(*same):
-                return SessionMatch(settings, *same)
+                return self._with_edits(SessionMatch(settings, *same), query, history, idle)
+        else:
+            idle = [] if exact is None else [exact]
         begun = _furthest(others, lambda session: session.nearest(history, only_snapshots=True))
         if begun is None:
-            return SessionMatch(settings, exact)
+            return self._with_edits(SessionMatch(settings, exact), query, history, idle)
         source, point = begun
-        return SessionMatch(settings, exact, point, source)
+        match = SessionMatch(settings, exact, point, source)
+        return self._with_edits(match, query, history, idle)
+
+    def _with_edits(
+        self,
+        match: SessionMatch,
+        query: SessionQuery,
+        history: History,
+        sessions: Sequence[ServedSession],
+    ) -> SessionMatch:
+        """Return a match with the session that keeps most if it is edited, if that is more than
+        the match keeps, and at least half of the session."""
+        mode = query.edits or self._edits
+        if mode == "exact":
+            return match
+        most, best = 0 if match.point is None else match.point.length, None
+        for session in sessions:
+            kept = num_kept(session.history, history)
+            if kept > most and 2 * kept >= len(session.history):
+                most, best = kept, session
+        if best is None or (basis := self._basis(best, mode)) is None:
+            return match
+        return replace(match, edited=best, basis=basis)
+
+    def _basis(self, session: ServedSession, mode: EditMode) -> EditBasis | None:
+        """Return what edits of a session start from; None if it cannot be edited."""
+        end, cache = session.end, session.cache
+        if cache is None:
+            if session.settings not in self._empty:
+                self._empty[session.settings] = self.new_cache(session.settings)
+            cache = self._empty[session.settings]
+        is_known = len(session.places) == end.num_read - 1 and len(session.ids) == end.seen
+        if cache.recurrent or not is_known or not session.places:
+            return None
+        if session.places[-1].stop > end.seen:  # a cancelled request was not read to its end
+            return None
+        return EditBasis(
+            session.id,
+            session.history,
+            tuple(session.places),
+            tuple(session.ids),
+            end,
+            can_replace=cache.why_not_replaced() is None,
+            can_grow=cache.why_not_replaced(1) is None,
+            mode=mode,
+        )
 
     def _exact(self, query: SessionQuery) -> ServedSession | None:
         """Return the session that is asked for by slot or name; None if there is none yet."""
@@ -243,13 +314,19 @@ class SessionStore:
         return sum(session.growth for session in self._sessions if session.is_busy)
 
     def begin(
-        self, match: SessionMatch, query: SessionQuery, history: History, bound: int
+        self,
+        match: SessionMatch,
+        query: SessionQuery,
+        history: History,
+        bound: int,
+        plan: EditPlan | None = None,
     ) -> tuple[ServedSession, ResumePoint | None, Reuse]:
         """Make room, and bring a session into memory and to a point; it is busy from now on.
 
         Args:
             history: what the request asks for.
             bound: the most bytes that the cache will have when the request is answered.
+            plan: edits of the session, whose point is that of the match.
 
         Returns:
             The session; the point, None if everything must be read, as where the session's files
@@ -267,6 +344,8 @@ class SessionStore:
             if point is not None and source is None and session.cache is None:
                 session.cache = self._load(session)
                 point = None if session.cache is None else point
+            if plan is not None and point is not None:
+                point = self._edit(session, plan)
             if point is None or source is not None:
                 self._discard_files(session)
                 session.forget()
@@ -275,6 +354,7 @@ class SessionStore:
                 assert session.cache is not None and point.snapshot is not None
                 session.cache.origin = point.snapshot.origin
                 session.history, session.snapshots = history[: point.length], [point]
+                session.places, session.ids = source.places[:], source.ids[:]
             if point is not None:
                 session.return_to(point)
         except BaseException:
@@ -283,12 +363,27 @@ class SessionStore:
             raise
         if point is None:
             how: How = "new" if match.point is None else "lost"
+        elif plan is not None:
+            how = "edited"
+            forgotten = end.seen - end.num_empty - (point.seen - point.num_empty - plan.num_read)
+            return session, point, Reuse(how, forgotten, difference, plan.num_read)
         elif source is not None:
             how = "copied"
         else:
             how = "continued" if point is end else "returned"
-        num_kept = point.seen if point is not None and source is None else 0
-        return session, point, Reuse(how, end.seen - num_kept, difference)
+        num_kept = 0
+        if point is not None and source is None:
+            num_kept = point.seen - point.num_empty
+        return session, point, Reuse(how, end.seen - end.num_empty - num_kept, difference)
+
+    def _edit(self, session: ServedSession, plan: EditPlan) -> ResumePoint | None:
+        """Edit a session; return its end, or None if it must be read again."""
+        try:
+            apply_plan(session, plan, self._model)
+        except Misuse as error:
+            _log.warning("session %r cannot be edited and is read again: %s", session.label, error)
+            return None
+        return plan.point
 
     def _difference(
         self, match: SessionMatch, query: SessionQuery, history: History
@@ -466,6 +561,9 @@ class SessionStore:
             history=history if isinstance(history, str) else [str(each) for each in history],
             num_read=session.end.num_read,
             unread=list(session.end.unread),
+            num_empty=session.end.num_empty,
+            places=[(each.start, each.stop) for each in session.places],
+            ids=session.ids,
         )
         save(saved, session.cache, folder)
 
@@ -528,8 +626,13 @@ def _furthest(
 def _fill(session: ServedSession, saved: _SavedSession) -> None:
     session.history = saved.stream
     session.end = ResumePoint(
-        len(saved.history), saved.seen, num_read=saved.num_read, unread=tuple(saved.unread)
+        len(saved.history),
+        saved.seen,
+        num_read=saved.num_read,
+        unread=tuple(saved.unread),
+        num_empty=saved.num_empty,
     )
+    session.places, session.ids = [Place(*each) for each in saved.places], list(saved.ids)
 
 
 def _require_idle(session: ServedSession) -> None:

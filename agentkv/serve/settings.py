@@ -1,11 +1,15 @@
 """Settings of a server."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from agentkv.defaults import POLICY
 from agentkv.settings import LARGEST, YEAR_S, PoliciesSettings, Policy, PolicySettings
+
+EditMode = Literal["exact", "removals", "keep"]
+"""What becomes of a conversation whose earlier messages were edited: see `ServeSettings.edits`."""
 
 
 class ServeSettings(PoliciesSettings):
@@ -35,6 +39,11 @@ class ServeSettings(PoliciesSettings):
     folder."""
     snapshots: int = Field(default=4, ge=0, le=LARGEST)
     """Earlier states kept per session, to which a changed conversation returns."""
+    edits: EditMode = "removals"
+    """What a session does when a client has edited earlier messages. `exact` returns to an earlier
+    state and reads the rest again. `removals` drops what was removed or shortened from the cache,
+    keeps everything after it, and reads again only where text is new. `keep` reads new text in its
+    place and keeps everything after it too, under policies that keep all entries as they are."""
     max_tokens: int = Field(default=4096, ge=1, le=LARGEST)
     """Maximum tokens of a reply."""
     parallel: int = Field(default=16, ge=1, le=LARGEST)

@@ -6,6 +6,8 @@ A long prompt takes seconds to encode; replies in progress go on meanwhile.
 import bisect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeVar
 
 from agentkv.cache.cache import Cache
@@ -14,6 +16,7 @@ from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.rendering import TemplateError
 from agentkv.models.model import Cancelled, ContextLimit
 from agentkv.plan import CachePlan, plan_cache
+from agentkv.serve.edits import EditBasis, EditPlan, plan_edits
 from agentkv.serve.job import EngineJob, MemoryLimit
 from agentkv.serve.session import CacheSettings, History, ResumePoint, chat_history
 from agentkv.serve.sessions import SessionStore
@@ -21,8 +24,26 @@ from agentkv.serve.sessions import SessionStore
 T = TypeVar("T")
 Stage = tuple[list[int], ResumePoint | None]
 """Ids that are read in one go, and the point after them, of which a snapshot is kept."""
-NewIds = tuple[list[Stage], ResumePoint | None]
-"""The stages of a prompt from a point on, and the point; None if they are the whole prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewIds:
+    """What is read of a prompt, and after what."""
+
+    stages: list[Stage]
+    point: ResumePoint | None
+    """What they go on from; None if they are the whole prompt."""
+    stops: tuple[int, ...] | None = None
+    """Where messages end in the stream: those that are read, and the reply before them if there is
+    one. None if that is not known."""
+    plan: EditPlan | None = None
+    """Edits of the session that the point is the end of; None for none."""
+
+    @property
+    def num_ids(self) -> int:
+        """Ids of all stages."""
+        return sum(len(ids) for ids, _ in self.stages)
+
 
 _MOST_CHARACTERS = 32
 """Characters per token beyond which a text is refused unread (our choice: text has about four)."""
@@ -114,10 +135,15 @@ class Prompts:
             )
         return min(max_tokens, limit - num_prompt)
 
-    def new_ids(self, job: EngineJob, point: ResumePoint | None) -> NewIds:
+    def new_ids(
+        self, job: EngineJob, point: ResumePoint | None, basis: EditBasis | None = None
+    ) -> NewIds:
         """Return the ids to read from a point on. Any thread may call it.
 
         The point becomes None if the template cannot go on from it, or nothing would be read.
+
+        Args:
+            basis: a session that is edited instead, if the request allows it.
 
         Raises:
             TemplateError: there is nothing to read, or the template refuses the messages.
@@ -125,8 +151,17 @@ class Prompts:
         if isinstance(job.prompt, str):
             found = self._of_text(job.prompt, job.prompt_ids, point)
         else:
-            found = self._of_chat(job.prompt, point, at_once=job.grammar is not None)
-        if not found[0][-1][0]:
+            at_once, plan = job.grammar is not None, None
+            if basis is not None:
+                plan = self._edits(job.prompt, basis, at_once=at_once)
+            if plan is not None:
+                found = self._of_chat(job.prompt, plan.point, at_once=at_once)
+                found = replace(found, plan=plan)
+                # the template may be unable to go on from the reply
+                plan = None if found.point is None else plan
+            if plan is None:
+                found = self._of_chat(job.prompt, point, at_once=at_once)
+        if not found.stages[-1][0]:
             raise TemplateError("the prompt is empty; the model needs something to read")
         return found
 
@@ -136,25 +171,55 @@ class Prompts:
         if point is not None:
             ids = self._template.encode_prompt(prompt[point.length :], begins=False)
             if point.unread or ids:
-                return [([*point.unread, *ids], None)], point
+                return NewIds([([*point.unread, *ids], None)], point)
         if prompt_ids is not None:
-            return [(list(prompt_ids), None)], None
-        return [(self._template.encode_prompt(prompt, begins=True), None)], None
+            return NewIds([(list(prompt_ids), None)], None)
+        return NewIds([(self._template.encode_prompt(prompt, begins=True), None)], None)
+
+    def _edits(self, chat: Chat, basis: EditBasis, *, at_once: bool) -> EditPlan | None:
+        """Return the edits that make a session what a chat asks for; None if it is not edited."""
+        try:
+            first, rest = self._template.opening(chat, at_once=at_once)
+        except TemplateError:
+            return None
+        pieces = self._template.by_message([*first, *rest], chat)
+        return None if pieces is None else plan_edits(basis, chat, chat_history(chat), pieces)
 
     def _of_chat(self, chat: Chat, point: ResumePoint | None, *, at_once: bool) -> NewIds:
         if point is not None and point.num_read:
             try:
                 ids = self._template.following(chat, point.num_read, at_once=at_once)
-                return [([*point.unread, *ids], None)], point
+                stops = self._stops(ids, chat, point.num_read, point.seen + len(point.unread))
+                return NewIds([([*point.unread, *ids], None)], point, stops)
             except TemplateError:
                 point = None  # the opening says what is wrong, or has no trouble
         first, rest = self._template.opening(chat, at_once=at_once)
+        stops = self._stops([*first, *rest], chat, 0, 0)
         if not first:
-            return [(rest, None)], None
+            return NewIds([(rest, None)], None, stops)
         after_first = ResumePoint(1 + chat.num_leading, len(first))
         if point is not None and point.length == after_first.length:
-            return [(rest, None)], point
-        return [(first, after_first), (rest, None)], None
+            return NewIds([(rest, None)], point, stops)
+        return NewIds([(first, after_first), (rest, None)], None, stops)
+
+    def _stops(
+        self, ids: list[int], chat: Chat, num_read: int, start: int
+    ) -> tuple[int, ...] | None:
+        """Return where messages end whose ids begin at a position of the stream."""
+        pieces = self._template.by_message(ids, chat, num_read)
+        if pieces is None:
+            return None
+        return tuple(accumulate(map(len, pieces[:-1]), initial=start))[1:]
+
+    def within_positions(self, job: EngineJob, new: NewIds) -> NewIds:
+        """Return new ids that leave room for the reply: those of the whole prompt if tokens that
+        were dropped from the stream take the positions that it needs."""
+        assert new.point is not None
+        try:
+            self.reply_tokens(job.max_tokens, new.num_ids + new.point.seen)
+        except ContextLimit:
+            return self.new_ids(job, None)
+        return new
 
     def bound(self, settings: CacheSettings, num_tokens: int) -> int:
         """Return the most bytes of a cache at rest after `num_tokens`, with its cold tier."""
@@ -187,8 +252,8 @@ class WaitingJob:
         self._pool, self._wake = pool, wake
         self._begun = self._in_pool(lambda: prompts.begin(job))
         self._found: Future[NewIds] | None = None
-        self._asked: ResumePoint | None = None
-        """The point that `_found` goes on from."""
+        self._asked: tuple[ResumePoint | None, EditBasis | None] = None, None
+        """The point that `_found` goes on from, and the session that may be edited."""
 
     @property
     def is_ahead(self) -> bool:
@@ -200,16 +265,18 @@ class WaitingJob:
         """What `Prompts.begin` returns, or raises; None as long as it is not known."""
         return self._begun.result() if self._begun.done() else None
 
-    def new_ids(self, point: ResumePoint | None) -> NewIds | None:
+    def new_ids(self, point: ResumePoint | None, basis: EditBasis | None = None) -> NewIds | None:
         """Return what `Prompts.new_ids` returns, or raises; None as long as it is not known."""
-        if self._found is None or (self._found.done() and _key(point) != _key(self._asked)):
+        if self._found is None or (self._found.done() and _key(point, basis) != _key(*self._asked)):
             # the session may have changed since the last call
-            self._asked = point
-            self._found = self._in_pool(lambda: self._prompts.new_ids(self.job, point))
+            self._asked = point, basis
+            self._found = self._in_pool(lambda: self._prompts.new_ids(self.job, point, basis))
         if not self._found.done():
             return None
-        stages, goes_on = self._found.result()
-        return stages, goes_on and point
+        found = self._found.result()
+        # another snapshot may be at the same point now
+        has_own = found.plan is not None or found.point is None
+        return found if has_own else replace(found, point=point)
 
     def _in_pool(self, work: Callable[[], T]) -> Future[T]:
         def do() -> T:
@@ -222,6 +289,7 @@ class WaitingJob:
         return future
 
 
-def _key(point: ResumePoint | None) -> object:
+def _key(point: ResumePoint | None, basis: EditBasis | None) -> object:
     """Return what decides how a prompt goes on from a point; snapshots do not."""
-    return point and (point.length, point.num_read, point.unread)
+    end = basis and (basis.session, basis.end.seen, basis.end.length, basis.end.num_empty)
+    return point and (point.length, point.seen, point.num_read, point.unread), end

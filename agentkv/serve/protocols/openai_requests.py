@@ -32,6 +32,7 @@ from agentkv.serve.protocols.openai_answers import ChatAnswer, CompletionAnswer,
 from agentkv.serve.protocols.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import SessionQuery
+from agentkv.serve.settings import EditMode
 
 T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
@@ -182,6 +183,7 @@ class _OurSettings(Body, extra="forbid"):
     policy: str | None = None
     budget: int | str | None = None
     session: Name | None = None
+    edits: EditMode | None = None
 
 
 class _Request(Constraints):
@@ -229,7 +231,8 @@ class _Request(Constraints):
         if name is not None and len(name) > 256:
             raise RequestError("the name of a session has at most 256 characters")
         slot = None if self.id_slot is None or self.id_slot < 0 else self.id_slot
-        return SessionQuery(owner, self._settings(allowed), self.prompt_cache_key, name, slot)
+        settings, key = self._settings(allowed), self.prompt_cache_key
+        return SessionQuery(owner, settings, key, name, slot, self.agentkv.edits)
 
     def _settings(self, allowed: Sequence[CacheSettings]) -> CacheSettings | None:
         ours = self.agentkv
