@@ -254,7 +254,7 @@ class MessageTemplate:
         for number, text in zip(counts, texts, strict=True):
             end: int | None = len(text)
             if not whole.startswith(text):  # templates render the last reply in a way of its own
-                end = None if num_read else self._end_of_reply(chat, number, whole)
+                end = self._end_of_reply(messages, chat, number, whole)
             if end is None or end < last:
                 return None
             pieces.append(self._encode(whole[last:end]))
@@ -263,13 +263,14 @@ class MessageTemplate:
         pieces.append(list(ids[num_ids:]))
         return pieces if [id for piece in pieces for id in piece] == list(ids) else None
 
-    def _end_of_reply(self, chat: Chat, number: int, whole: str) -> int | None:
-        """Return where the `number`th message, a reply, ends in the text of all messages; None if
-        that cannot be found."""
-        if chat.messages[number - 1]["role"] != "assistant":
+    def _end_of_reply(
+        self, messages: Sequence[Message], chat: Chat, number: int, whole: str
+    ) -> int | None:
+        """Return where the `number`th message, a reply, ends in the text `whole` that ends with all
+        messages; None if that cannot be found."""
+        if messages[number - 1]["role"] != "assistant":
             return None
-        marked = {"role": "assistant", "content": self._mark}
-        messages = _replaced(chat.messages, number, marked)
+        messages = _replaced(messages, number, {"role": "assistant", "content": self._mark})
         try:
             after = self._after_mark(messages, chat, prompts=False)
             own = self._after_mark(messages[:number], chat, prompts=False)

@@ -3,8 +3,8 @@
     python -m agentkv_lab.edited --model smollm2 --text wikitext-2-test.txt
 
 tells a chat model a code in the first of several messages, with text after it, and then asks for
-the code. Each row is one conversation under one treatment: the message stays; it is dropped from the
-cache, while what was read after it stays; it is replaced there by one with another code; or the
+the code. Each row is one conversation under one treatment: the message stays; it is dropped from
+the cache, while what was read after it stays; it is replaced there by one with another code; or the
 conversation is read again without it, or with the other code.
 """
 

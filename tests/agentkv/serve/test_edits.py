@@ -11,18 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv.dialog.messages import Chat
+from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
 from agentkv.serve.edits import EditBasis, _edited_ids, plan_edits
 from agentkv.serve.session import EMPTY, Place, ResumePoint, ServedSession, chat_history
 from agentkv.serve.settings import EditMode
 from tests.agentkv.agent.conftest import random_llama
+from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
+from tests.agentkv.serve.test_calls import trained as trained
 from tests.agentkv.serve.test_reuse import reuse
 from tests.agentkv.serve.test_sessions import WORDS, ask, system, user, with_reply
+from tests.sampling import sampled
 
 KEEP: Any = {"extra_body": {"agentkv": {"edits": "keep"}}}
+REPLY = {"role": "assistant", "content": "fine"}
 EXACT: Any = {"extra_body": {"agentkv": {"edits": "exact"}}}
 
 
@@ -213,12 +217,12 @@ def test_no_other_word_says_how_messages_are_edited(served: Served) -> None:
         ask(served, [user("hello")], extra_body={"agentkv": {"edits": "sometimes"}})
 
 
-FAMILIES = ["llama-3-instruct", "qwen2.5-instruct", "gemma-3-1b-it"]
+SOME = ["llama-3-instruct", "qwen2.5-instruct", "gemma-3-1b-it"]
 
 
 @pytest.mark.parametrize(
     ("template", "options", "least"),
-    [(each, KEEP, 10) for each in ("chatml", "rewriting", *FAMILIES)] + [("chatml", {}, 3)],
+    [(each, KEEP, 10) for each in ("chatml", "rewriting", *SOME)] + [("chatml", {}, 3)],
 )
 def test_random_edits_of_random_conversations_leave_what_was_asked(
     template: str,
@@ -344,3 +348,37 @@ def test_removals_read_nothing(streams: tuple[list[Piece], list[Piece]], reply: 
         assert plan is None
     else:
         assert plan == kept and plan.num_dropped > 0
+
+
+# ---- where messages end
+
+
+RENDERS_OTHERWISE = {
+    "codeshell-chat",
+    "deepseek-v3",
+    "gpt-oss",
+    "phi-3-mini-128k-instruct",
+    "phi-3-mini-4k-instruct",
+}
+"""Families whose template does not render one message after the other."""
+
+
+@pytest.mark.parametrize("name", sampled(sorted(FAMILIES) or NAMES, every=12, first=3))
+def test_prompts_are_cut_where_messages_end(name: str, trained: str) -> None:
+    template = MessageTemplate(tokenizer_of(FAMILIES[name], trained))
+    messages = [user("hello one"), REPLY, user("hello two"), REPLY, user("hello three")]
+    chat = Chat(messages)
+    opening = [id for part in template.opening(chat) for id in part]
+    following = template.following(chat, 2)
+    whole, later = template.by_message(opening, chat), template.by_message(following, chat, 2)
+    if name in RENDERS_OTHERWISE:
+        assert whole is None and later is None
+        return
+    assert whole is not None and later is not None
+    assert [id for piece in whole for id in piece] == opening
+    assert [id for piece in later for id in piece] == following
+    # all messages and the next reply's beginning; the end of a reply and the rest
+    assert (len(whole), len(later)) == (6, 5)
+    for pieces in (whole, later[1:]):
+        for piece, message in zip(reversed(pieces[:-1]), reversed(messages), strict=False):
+            assert str(message["content"]) in template.decode(piece)
