@@ -17,7 +17,8 @@ from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
 from agentkv.serve.reuse import Reuse
-from agentkv.serve.sessions import NoSuchSession, SessionConflict, SessionQuery
+from agentkv.serve.session_files import NoSuchSession
+from agentkv.serve.sessions import SessionConflict, SessionQuery
 
 REFUSALS = (
     CacheFileError,

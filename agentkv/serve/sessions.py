@@ -1,72 +1,26 @@
-"""All sessions of the server: found for a request, kept within bytes of memory, put on disk."""
+"""All sessions of the server: found for a request, and kept within bytes of memory."""
 
 import logging
-import re
-import shutil
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.misuse import Misuse
-from agentkv.files import make_folder
-from agentkv.models.saved import (
-    INDEX,
-    ConversationFileError,
-    SavedState,
-    load_cache,
-    new_cache_name,
-    read,
-    save,
-)
 from agentkv.models.stream import common_start
 from agentkv.serve.edits import EditBasis, EditPlan, apply_plan, num_kept
 from agentkv.serve.reuse import Difference, How, Reuse, first_difference
-from agentkv.serve.session import CacheSettings, History, Place, ResumePoint, Said, ServedSession
+from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
+from agentkv.serve.session_files import NoSuchSession, SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
 
 class SessionConflict(ValueError):
     """A request names a session that it cannot continue."""
-
-
-class NoSuchSession(ValueError):
-    """A slot or a file holds no session of this owner."""
-
-
-class _SavedSession(SavedState):
-    """Everything about a session but its cache."""
-
-    owner: str
-    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-    name: str | None
-    slot: Annotated[int, Field(ge=0)]
-    policy: str
-    budget: int | str | None
-    history: list[str] | str
-    num_read: Annotated[int, Field(ge=0)]
-    unread: list[Annotated[int, Field(ge=0)]]
-    num_empty: Annotated[int, Field(ge=0)] = 0
-    places: list[tuple[int, int]] = []
-    ids: list[int] = []
-
-    @property
-    def settings(self) -> CacheSettings:
-        return CacheSettings(self.policy, self.budget)
-
-    @property
-    def stream(self) -> History:
-        history = self.history
-        return history if isinstance(history, str) else tuple(Said(each) for each in history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +94,7 @@ class SessionStore:
         edits: EditMode = "removals",
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
-        self.folder, self.memory = folder, memory
+        self.memory = memory
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
         self._edits = edits
@@ -151,8 +105,11 @@ class SessionStore:
         """Sessions that went to disk, and that came back."""
         self.peak_nbytes = 0
         """The most bytes that all sessions had between two requests or tokens."""
-        make_folder(folder)
-        self._find_stored()
+        self._files = SessionFiles(model, new_cache, folder)
+        for saved in self._files.stored():
+            session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
+            session.id, session.is_stored = saved.id, True
+            saved.fill(session)
 
     def __iter__(self) -> Iterator[ServedSession]:
         return iter(self._sessions)
@@ -347,7 +304,7 @@ class SessionStore:
             if plan is not None and point is not None:
                 point = self._edit(session, plan)
             if point is None or source is not None:
-                self._discard_files(session)
+                self._files.discard(session)
                 session.forget()
                 session.cache = self.new_cache(session.settings)
             if source is not None and point is not None:
@@ -451,7 +408,7 @@ class SessionStore:
             session.forget()
             return
         try:
-            self._write(session, self._folder_of(session))
+            self._files.put(session)
         except (OSError, RuntimeError, ValueError) as error:
             _log.warning(
                 "session %s could not be put on disk and is erased: %s", session.name, error
@@ -469,7 +426,7 @@ class SessionStore:
     def erase(self, session: ServedSession) -> int:
         """Erase a session, its files too; return the ids that its stream had."""
         num_ids = session.num_ids
-        self._discard_files(session)
+        self._files.discard(session)
         session.forget()
         self._sessions.remove(session)
         return num_ids
@@ -495,7 +452,7 @@ class SessionStore:
             SessionConflict: the session is busy.
             OSError, WriteError, CacheFileError: it could not be written.
         """
-        folder = self._named_folder(session.owner, file_name)
+        self._files.named(session.owner, file_name)
         _require_idle(session)
         if not session.history:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
@@ -504,9 +461,9 @@ class SessionStore:
         if session.cache is None:
             self.erase(session)
             raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
-        self._write(session, folder)
+        num_bytes = self._files.save(session, file_name)
         self.make_room()
-        return session.num_ids, _size(folder)
+        return session.num_ids, num_bytes
 
     def restore(self, owner: str, slot: int, file_name: str) -> tuple[ServedSession, int]:
         """Put a saved session into a slot, in place of what is there; return it and the bytes read.
@@ -517,96 +474,21 @@ class SessionStore:
             ConversationFileError, CacheFileError: ValueErrors; the files are damaged, or belong to
                 another model.
         """
-        folder = self._named_folder(owner, file_name)
-        if not (folder / INDEX).exists():
-            raise NoSuchSession(f"no session was saved as {file_name!r}")
-        saved = read(_SavedSession, folder)
-        if saved.owner != owner:
-            raise NoSuchSession(f"no session was saved as {file_name!r}")
-        cache = load_cache(self._model, self.new_cache(saved.settings), folder, saved)
+        saved, cache, num_bytes = self._files.restore(owner, file_name)
         if (old := self._at(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
-        _fill(session, saved)
+        saved.fill(session)
         session.cache = cache
         self.make_room()
-        return session, _size(folder)
-
-    # ---- files
-
-    def _named_folder(self, owner: str, file_name: str) -> Path:
-        if not _FILE_NAME.fullmatch(file_name):
-            raise NoSuchSession(
-                f"{file_name!r} cannot name a saved session; a name has at most 128 letters, "
-                "digits, dots, hyphens and underscores, and begins with a letter or a digit"
-            )
-        return self.folder / "saved" / owner / file_name
-
-    def _folder_of(self, session: ServedSession) -> Path:
-        return self.folder / "sessions" / session.id
-
-    def _write(self, session: ServedSession, folder: Path) -> None:
-        assert session.cache is not None
-        history = session.history
-        saved = _SavedSession(
-            cache=new_cache_name(),
-            seen=session.cache.seen,
-            owner=session.owner,
-            id=session.id,
-            name=session.name,
-            slot=session.slot,
-            policy=session.settings.policy,
-            budget=session.settings.budget,
-            history=history if isinstance(history, str) else [str(each) for each in history],
-            num_read=session.end.num_read,
-            unread=list(session.end.unread),
-            num_empty=session.end.num_empty,
-            places=[(each.start, each.stop) for each in session.places],
-            ids=session.ids,
-        )
-        save(saved, session.cache, folder)
+        return session, num_bytes
 
     def _load(self, session: ServedSession) -> Cache | None:
-        folder = self._folder_of(session)
-        try:
-            saved = read(_SavedSession, folder)
-            if (saved.owner, saved.id) != (session.owner, session.id):
-                raise ConversationFileError(f"{folder} holds another session")
-            if saved.stream != session.history:
-                raise ConversationFileError(f"{folder} holds another state of the session")
-            cache = load_cache(self._model, self.new_cache(session.settings), folder, saved)
-        except (ConversationFileError, CacheFileError) as error:
-            _log.warning("session %r is lost and read again: %s", session.label, error)
-            return None
-        self.num_loads += 1
+        """Return the cache of a session on disk; None if its files are of no use."""
+        cache = self._files.load(session)
+        self.num_loads += cache is not None
         return cache
-
-    def _discard_files(self, session: ServedSession) -> None:
-        """Remove the files of a session that is erased or whose stream begins anew.
-
-        A session that goes on keeps its files: after a crash it returns to what they hold.
-        """
-        if session.is_stored:
-            shutil.rmtree(self._folder_of(session), ignore_errors=True)
-            session.is_stored = False
-
-    def _find_stored(self) -> None:
-        """Find the sessions that an earlier server has put on disk."""
-        for folder in sorted((self.folder / "sessions").glob("*")):
-            try:
-                saved = read(_SavedSession, folder)
-                self.new_cache(saved.settings)  # refuses a policy that this server does not have
-            except ValueError as error:
-                _log.warning("a stored session is left out: %s", error)
-                continue
-            if saved.id != folder.name:
-                _log.warning("a stored session is left out: %s is the folder of another", folder)
-                continue
-            session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
-            session.id = saved.id
-            _fill(session, saved)
-            session.is_stored = True
 
 
 def _continues(session: ServedSession, point: ResumePoint) -> bool:
@@ -623,22 +505,6 @@ def _furthest(
     return max(found, key=lambda pair: pair[1].length, default=None)
 
 
-def _fill(session: ServedSession, saved: _SavedSession) -> None:
-    session.history = saved.stream
-    session.end = ResumePoint(
-        len(saved.history),
-        saved.seen,
-        num_read=saved.num_read,
-        unread=tuple(saved.unread),
-        num_empty=saved.num_empty,
-    )
-    session.places, session.ids = [Place(*each) for each in saved.places], list(saved.ids)
-
-
 def _require_idle(session: ServedSession) -> None:
     if session.is_busy:
         raise SessionConflict(f"slot {session.slot} is busy; try again when it has answered")
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
