@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agentkv_env import loading, tab
 from agentkv_env.actions import Action, parse
 from agentkv_env.browser import Browser
 from agentkv_env.errors import ActionFailed
@@ -190,6 +191,14 @@ def test_a_download_is_cancelled_and_told(visit: "Visit") -> None:
     assert [node.name for node in page.nodes] == ["File"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits longer than a user would like, so that a busy machine changes no result."""
+    monkeypatch.setattr(loading, "FETCH_S", 60.0)
+    monkeypatch.setattr(tab, "AFTER_FRAME_MS", 200)
+
+
+@pytest.mark.usefixtures("patient")
 def test_an_answer_that_comes_over_the_network_is_waited_for(visit: "Visit") -> None:
     visit.show(
         """<button onclick="fetch('/two').then((a) => a.text()).then((t) => {
@@ -199,6 +208,7 @@ def test_an_answer_that_comes_over_the_network_is_waited_for(visit: "Visit") -> 
     assert visit.act("click [1]").title == "loaded"
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_an_answer_makes_the_page_ask_for_is_waited_for_too(visit: "Visit") -> None:
     visit.show(
         """<button onclick="fetch('/two').then((a) => a.text())
