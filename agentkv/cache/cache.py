@@ -4,7 +4,7 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -479,6 +479,8 @@ class Cache(HookedCache):
         Raises:
             Misuse: a ValueError; the tokens were not seen, or the cache cannot replace them (see
                 `why_not_replaced`), or the model has too few positions. Nothing has changed.
+            Exception: the model failed. The old tokens are gone, and the new ones are not there;
+                where it failed in the middle of a forward, the cache is to be restored or reset.
         """
         self._require_rest()
         if self.batch is None or not 0 <= span.start <= span.stop <= self.seen or span.step != 1:
@@ -500,7 +502,16 @@ class Cache(HookedCache):
         with self.progress.changing():
             self._forget(self.seen - span.start)
         device = self.evictor.layers[0].storage.device
-        self.feed(model, torch.tensor([list(ids)], device=device))
+        try:
+            self.feed(model, torch.tensor([list(ids)], device=device))
+        except BaseException:
+            with suppress(Misuse), self.progress.changing():
+                self._forget(self.seen - span.start)
+                for tail in tails:
+                    tail.put_back()
+                self.token_ids = TokenIds()
+                self.token_ids.append(None if stream is None else stream.to(device))
+            raise
         with self.progress.changing():
             for tail in tails:
                 tail.move(num_more)

@@ -178,10 +178,12 @@ class SessionStore:
         """Return a match with the session that keeps most if it is edited, if that is more than
         the match keeps, and at least half of the session."""
         mode = query.edits or self._edits
-        if mode == "exact":
+        if mode == "exact" or isinstance(history, str):
             return match
-        most, best = 0 if match.point is None else match.point.length, None
+        most, best, known = 0 if match.point is None else match.point.length, None, set(history)
         for session in sessions:
+            if sum(map(known.__contains__, session.history)) <= most:
+                continue
             kept = num_kept(session.history, history)
             if kept > most and 2 * kept >= len(session.history):
                 most, best = kept, session

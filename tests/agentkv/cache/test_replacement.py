@@ -140,6 +140,34 @@ def test_other_policies_drop_and_say_why_they_do_not_replace(model, policy, why)
     cache.check()
 
 
+@pytest.mark.parametrize("layer", [None, 2])
+def test_a_model_that_fails_leaves_later_tokens_or_a_cache_that_says_so(model, layer):
+    def fail(*_):
+        raise RuntimeError("no more memory")
+
+    stream = random_ids(20, 1)
+    cache = full_cache(model, stream)
+    before = cache.snapshot()
+    inner = model.model
+    module = inner.embed_tokens if layer is None else inner.layers[layer].self_attn
+    hook = module.register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="no more memory"):
+            cache.replace(model, range(5, 9), [1, 2, 3])
+    finally:
+        hook.remove()
+    if layer is None:
+        cache.check()
+        assert cache.kept(0)[0][0].tolist() == [*range(5), *range(9, 20)]
+        assert cache.seen == 20 and cache.ids.tolist() == [stream]
+    else:
+        with pytest.raises(Misuse, match="not between forwards"):
+            cache.drop(range(5))
+    cache.restore(before)
+    cache.replace(model, range(5, 9), [1, 2, 3])
+    assert cache.kept(0)[0][0].tolist() == [*range(8), *range(9, 20)]
+
+
 def test_what_cannot_be_replaced_changes_nothing(model):
     cache = agentkv.Cache.for_model(model, policy="full")
     with pytest.raises(Misuse, match="has seen 0 tokens"):
