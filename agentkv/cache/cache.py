@@ -1194,7 +1194,16 @@ class Cache(HookedCache):
         So it is under a policy that keeps every entry as it is, such as "full", if none has left
         since, of the model's own window for example. What was dropped stays dropped.
         """
-        if not self._keeps_all or self.recurrent or count > self.seen:
+        return self._keeps_all and self.can_forget(count)
+
+    def can_forget(self, count: int) -> bool:
+        """Return whether `crop` can forget the newest `count` tokens: nothing that was there before
+        them has left since.
+
+        Entries that were quantized since stay quantized, and statistics keep the attention that
+        these tokens paid.
+        """
+        if self.recurrent or count > self.seen:
             return False
         try:
             require_held(self.cache_layers, self.numberings, self.policy, count)

@@ -13,6 +13,7 @@ from agentkv.cache.checkpoint.snapshot import Snapshot
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
+from agentkv.serve.settings import EditMode
 
 
 class Said(str):
@@ -171,10 +172,16 @@ class ServedSession:
         cache = self.cache
         return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
 
-    def nearest(self, history: History, *, only_snapshots: bool = False) -> ResumePoint | None:
+    def nearest(
+        self, history: History, *, mode: EditMode = "exact", only_snapshots: bool = False
+    ) -> ResumePoint | None:
         """Return the point from which `history` needs the least reading.
 
-        None if it shares no point with this session, or asks for something else.
+        Args:
+            mode: with `keep`, entries that the cache has quantized since a point may stay so.
+
+        Returns:
+            None if the history shares no point with this session, or asks for something else.
         """
         if type(history) is not type(self.history):
             return None
@@ -182,8 +189,9 @@ class ServedSession:
         points = [] if only_snapshots else [self.end]
         if not only_snapshots and self.cache is not None:
             newest = next((each for each in reversed(self.marks) if each.length <= shared), None)
+            forgets = self.cache.can_forget if mode == "keep" else self.cache.forgets_exactly
             # of two points in one place the first is taken: to forget copies nothing
-            if newest is not None and self.cache.forgets_exactly(self.cache.seen - newest.seen):
+            if newest is not None and forgets(self.cache.seen - newest.seen):
                 points.append(newest)
         points += reversed(self.snapshots)
         fitting = [point for point in points if 0 < point.length <= shared]

@@ -138,7 +138,7 @@ class SessionStore:
         Raises:
             SessionConflict: the session that was asked for has another policy or budget.
         """
-        settings = query.settings or self.policies[0]
+        settings, mode = query.settings or self.policies[0], query.edits or self._edits
         exact = self._exact(query)
         if exact is not None:
             if exact.is_busy:
@@ -150,13 +150,13 @@ class SessionStore:
                     "first"
                 )
             settings = exact.settings
-            if (point := exact.nearest(history)) is not None:
+            if (point := exact.nearest(history, mode=mode)) is not None:
                 match = SessionMatch(settings, exact, point)
                 return self._with_edits(match, query, history, [exact])
         others = [each for each in self.of(query.owner) if each.settings == settings]
         if query.name is None and query.slot is None:
             idle = [each for each in others if each.name == query.key and not each.is_busy]
-            same = _furthest(idle, lambda session: session.nearest(history))
+            same = _furthest(idle, lambda session: session.nearest(history, mode=mode))
             if same is not None and _continues(*same):
                 return self._with_edits(SessionMatch(settings, *same), query, history, idle)
         else:

@@ -129,6 +129,16 @@ def test_exact_goes_back_and_reads_again(served: Served) -> None:
     assert told["how"] != "edited" and told["read"] > 60
 
 
+def test_a_turn_is_taken_back_without_a_snapshot_if_rounding_may_stay(local: LocalModel) -> None:
+    with serving(local, policies=("int4",), budget=None, snapshots=1, keys=("ann",)) as served:
+        before = talk(served, 8)
+        told = reuse(ask(served, [*before[:8], user("otherwise")], **KEEP))
+        assert told["how"] == "returned" and told["read"] < 40 < told["forgotten"]
+        session(served)
+        before = talk(served, 8)
+        assert reuse(ask(served, [*before[:8], user("otherwise")]))["kept"] == 0
+
+
 @pytest.mark.parametrize("policy", ["window", "lookback-int8"])
 def test_a_policy_that_evicts_drops_and_reads_nothing_in_the_middle(
     local: LocalModel, policy: str
