@@ -8,9 +8,10 @@ from agentkv_tasks.cli.bench.ppl import ppl
 from agentkv_tasks.cli.bench.ruler import ruler
 from agentkv_tasks.cli.bench.serve import serve
 from agentkv_tasks.cli.bench.speed import speed
+from agentkv_tasks.cli.bench.traces import traces
 
 bench = typer.Typer(
     help="Measure a cache by itself, without tasks.", no_args_is_help=True, rich_markup_mode=None
 )
-for command in (speed, memory, ppl, needle, ruler, serve):
+for command in (speed, memory, ppl, needle, ruler, serve, traces):
     bench.command()(command)

@@ -1,0 +1,1 @@
+"""Traces of agents, replayed against the server."""

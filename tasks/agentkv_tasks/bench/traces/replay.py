@@ -1,0 +1,132 @@
+"""Replays a trace against a server, and counts what a prefix cache would read."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from typing import Any
+
+from agentkv.dialog.messages import Chat, MessageTemplate
+from agentkv.dialog.rendering import Message
+from agentkv.models.stream import common_start
+from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.traces.trace import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One request as it was answered."""
+
+    num_prompt: int
+    num_read: int
+    num_prefix_read: int
+    how: str
+    first_token_s: float
+
+
+class PrefixCache:
+    """Counts the tokens that a server reads that keeps every prompt with its reply, without any
+    limit, and goes on from the longest one that a new prompt begins with."""
+
+    def __init__(self, template: MessageTemplate) -> None:
+        self._template = template
+        self._streams: dict[str, list[int]] = {}
+
+    def num_read(self, messages: Sequence[Message]) -> int:
+        """Return the tokens of a prompt that are read."""
+        ids = self._ids(messages)
+        shared = max((common_start(ids, each) for each in self._streams.values()), default=0)
+        # the last token is always read, for its logits
+        return len(ids) - min(shared, len(ids) - 1)
+
+    def keep(self, session: str, messages: Sequence[Message], reply: str) -> None:
+        """Keep a prompt with its reply."""
+        said: list[Message] = [*messages, {"role": "assistant", "content": reply}]
+        self._streams[session] = self._ids([*said, {"role": "user", "content": ""}])
+
+    def _ids(self, messages: Sequence[Message]) -> list[int]:
+        return [id for part in self._template.opening(Chat(messages)) for id in part]
+
+
+class Replay:
+    """Sends the requests of a trace, one after the other.
+
+    Args:
+        num_reply: maximum tokens of a reply.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        template: MessageTemplate,
+        *,
+        policy: str,
+        edits: str,
+        num_reply: int,
+    ) -> None:
+        self._address, self._num_reply = address, num_reply
+        self._settings = {"policy": policy, "edits": edits}
+        self._said: dict[str, str] = {}
+        """The server's replies by the recorded ones."""
+        self._prefixes = PrefixCache(template)
+
+    def send(self, request: TraceRequest) -> Replayed:
+        """Send a request with the server's own earlier replies, and wait for the reply.
+
+        Raises:
+            BenchError: the server refused the request.
+        """
+        messages = [
+            {**each, "content": self._said.get(each["content"], each["content"])}
+            for each in request.messages
+        ]
+        num_prefix_read = self._prefixes.num_read(messages)
+        began = time.perf_counter()
+        said, first_token_s, usage = self._ask(request.session, messages, began)
+        self._said[request.reply] = said
+        self._prefixes.keep(request.session, messages, said)
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return Replayed(
+            num_prompt=usage["prompt_tokens"],
+            num_read=usage["prompt_tokens"] - cached,
+            num_prefix_read=num_prefix_read,
+            how=usage["agentkv"]["reuse"]["how"],
+            first_token_s=first_token_s,
+        )
+
+    def _ask(
+        self, session: str, messages: Sequence[Message], began: float
+    ) -> tuple[str, float, dict[str, Any]]:
+        body = {
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": self._num_reply,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "prompt_cache_key": session,
+            "agentkv": self._settings,
+        }
+        connection = HTTPConnection(*self._address, timeout=3600)
+        try:
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise BenchError(f"the server refused a request: {response.read(500).decode()}")
+            said, first_token_s = "", 0.0
+            usage: dict[str, Any] = {}
+            for line in response:
+                if not line.startswith(b"data: {"):
+                    continue
+                chunk = json.loads(line.removeprefix(b"data: "))
+                if "error" in chunk:
+                    raise BenchError(f"a reply failed: {chunk['error'].get('message')}")
+                usage = chunk.get("usage") or usage
+                delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
+                said += delta.get("content") or ""
+                if delta.get("content") or delta.get("reasoning_content"):
+                    first_token_s = first_token_s or time.perf_counter() - began
+        finally:
+            connection.close()
+        return said, first_token_s or time.perf_counter() - began, usage
