@@ -320,7 +320,7 @@ class CountRequest(Body):
         for name, own in _NAMES.items():
             text = re.sub(name, own, text)
         return re.sub(
-            r"\bmessages(?:\[(\d+)\]|\.(\d+))",
+            r"\bmessages(?:\[([0-9]{1,5})\]|\.([0-9]{1,5})\b)",
             lambda found: self._place(int(found[1] or found[2])),
             text,
         )

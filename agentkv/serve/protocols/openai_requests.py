@@ -244,7 +244,8 @@ class _Request(Constraints):
                 return each
         known = ", ".join(f"{each.policy} ({each.budget})" for each in allowed)
         raise RequestError(
-            f"this server has no policy {policy} with the budget {ours.budget}; it has: {known}",
+            f"this server has no policy {policy[:100]} with the budget {str(ours.budget)[:100]}; "
+            f"it has: {known}",
             param="agentkv",
         )
 

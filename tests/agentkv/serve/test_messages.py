@@ -12,6 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.local import LocalModel
+from agentkv.serve.body import RequestError
+from agentkv.serve.protocols.messages_requests import CountRequest
+from agentkv.serve.session import CacheSettings
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
 from tests.agentkv.serve.reciting import add_pieces, reciting_model
 from tests.agentkv.serve.test_replies import SCHEMA
@@ -540,3 +543,17 @@ def test_malformed_bodies_get_errors_in_form(served: Served) -> None:
     assert num_refused > 60
     assert send(served, GOOD, PATH)[0] == 200
     served.idle()
+
+
+def test_long_numbers_in_errors_are_no_numbers_of_messages() -> None:
+    asked = CountRequest.model_validate({"messages": [USER]})
+    text = f"the template refused messages.{'1' * 5000}"
+    assert str(asked.own(RequestError(text))) == text
+
+
+def test_errors_repeat_the_beginning_of_a_long_policy_alone() -> None:
+    for member in ("policy", "budget"):
+        asked = CountRequest.model_validate({"messages": [USER], "agentkv": {member: "x" * 10_000}})
+        with pytest.raises(RequestError, match="no policy") as caught:
+            asked.query("everyone", None, [CacheSettings("window", 96)])
+        assert len(str(caught.value)) < 500
