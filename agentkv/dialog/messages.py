@@ -242,6 +242,8 @@ class MessageTemplate:
                 after = self._after_mark(_replaced(messages, num_read, reply), chat) or ""
                 start = len(after) - len(following)
             messages = _replaced(messages, num_read, reply)
+        if not messages:  # the reply goes on from a text
+            return [list(ids)]
         counts = range(max(1, num_read), len(messages) + 1)
         try:
             texts = [

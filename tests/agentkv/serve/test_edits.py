@@ -222,6 +222,14 @@ def test_positions_that_dropped_tokens_leave_are_won_back_when_they_are_needed(
     assert ways.count("edited") > 6 and {"lost", "new"} & set(ways), ways
 
 
+def test_a_reply_that_goes_on_from_a_text_alone_has_no_messages_before_it(served: Served) -> None:
+    text: Any = {"role": "assistant", "content": "The boat is"}
+    options: Any = {"extra_body": {"continue_final_message": True}}
+    answer = ask(served, [text], **options)
+    whole = {**text, "content": "The boat is" + answer.choices[0].message.content}
+    assert reuse(ask(served, [whole, user("more")]))["how"] in ("continued", "new")
+
+
 def test_no_other_word_says_how_messages_are_edited(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match=r"agentkv\.edits"):
         ask(served, [user("hello")], extra_body={"agentkv": {"edits": "sometimes"}})
