@@ -234,8 +234,9 @@ class Api:
     ) -> Response:
         """Answer a request whose body is valid."""
         self._require_model(asked.model)
-        query = asked.query(
-            owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies
+        # a conversation may be long, and other requests go on meanwhile
+        query = await asyncio.to_thread(
+            asked.query, owner, request.headers.get(SESSION_HEADER), self.engine.sessions.policies
         )
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop, deadline = asyncio.get_running_loop(), time.monotonic() + self._access.request_s
