@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ from agentkv.serve.reuse import Difference, How, Reuse, first_difference
 from agentkv.serve.session import CacheSettings, History, ResumePoint, Said, ServedSession
 
 _log = logging.getLogger(__name__)
+SpanChange = Literal["drop", "pin", "unpin"]
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -390,6 +391,49 @@ class SessionStore:
         _require_idle(session)
         return self.erase(session)
 
+    # ---- spans
+
+    def bring(self, session: ServedSession) -> Cache | None:
+        """Return a session's cache, from disk if it is there; None of an empty session.
+
+        Raises:
+            NoSuchSession: its files cannot be read, and the session is erased.
+        """
+        if session.cache is None and session.history:
+            session.cache = self._load(session)
+            if session.cache is None:
+                self.erase(session)
+                raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
+        return session.cache
+
+    def change_span(self, session: ServedSession, label: str, how: SpanChange) -> int:
+        """Drop, pin or unpin what has a label in an idle session; return its number of tokens.
+
+        The session goes on as before: its history still counts as held. What is dropped leaves its
+        snapshots and its own files too, where it would come back from; those that were saved by
+        name keep it.
+
+        Raises:
+            SessionConflict: the session is busy.
+            NoSuchSession: the session is empty or lost.
+            Misuse, PolicyError: ValueErrors; nothing has this label, its tokens have left, or the
+                pins do not fit into the budget.
+        """
+        _require_idle(session)
+        cache = self.bring(session)
+        if cache is None:
+            raise NoSuchSession(f"slot {session.slot} is empty; it has no labels")
+        {"drop": cache.drop, "pin": cache.pin, "unpin": cache.unpin}[how](label)
+        named = [each for each in cache.spans() if each.label == label and each.start < cache.seen]
+        if how == "drop":
+            first = min(each.start for each in named)
+            session.snapshots = [each for each in session.snapshots if each.seen <= first]
+            if session.is_stored:
+                self._write(session, self._folder_of(session))
+        self.take_snapshot(session, session.end)
+        self.make_room()
+        return sum(min(each.stop or cache.seen, cache.seen) - each.start for each in named)
+
     # ---- saving by name
 
     def save(self, session: ServedSession, file_name: str) -> tuple[int, int]:
@@ -404,11 +448,7 @@ class SessionStore:
         _require_idle(session)
         if not session.history:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
-        if session.cache is None:
-            session.cache = self._load(session)
-        if session.cache is None:
-            self.erase(session)
-            raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
+        self.bring(session)
         self._write(session, folder)
         self.make_room()
         return session.num_ids, _size(folder)
