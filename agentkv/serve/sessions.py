@@ -429,7 +429,11 @@ class SessionStore:
             first = min(each.start for each in named)
             session.snapshots = [each for each in session.snapshots if each.seen <= first]
             if session.is_stored:
-                self._write(session, self._folder_of(session))
+                try:
+                    self._write(session, self._folder_of(session))
+                except (OSError, RuntimeError, ValueError) as error:
+                    _log.warning("the files of session %r are removed: %s", session.label, error)
+                    self._discard_files(session)
         self.take_snapshot(session, session.end)
         self.make_room()
         return sum(min(each.stop or cache.seen, cache.seen) - each.start for each in named)
