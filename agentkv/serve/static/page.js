@@ -271,17 +271,34 @@ async function send(event) {
   reply.append(make("p", note, `use ${isBad ? "bad" : "soft"}`));
   if (begun) chat.messages = [...messages, {role: "assistant", content: said.textContent}];
   else at("text").value = text;
+  await poll();
+  if (begun && mine.signal.aborted) await settle(chat, said);
   writing = null;
   at("send").disabled = false;
   at("stop").disabled = true;
   at("messages").scrollTop = at("messages").scrollHeight;
-  await poll();
-  if (chat === current && chat.slot === null) {  // a stopped reply does not say its slot
-    const found = sessions.find((each) => each.name === chat.name);
-    if (found) chat.slot = found.id;
-    list();
+  await trying(() => look(true));
+}
+
+// The server may have written more of a stopped reply than came here, and goes on after all of it.
+async function settle(chat, said) {
+  for (let i = 0; i < 20; i += 1) {
+    const found = sessions.find((each) => chat.slot === null ? each.name === chat.name : each.id === chat.slot);
+    if (found && !found.is_processing) {
+      chat.slot = found.id;
+      list();
+      try {
+        const {messages} = await read(`/slots/${found.id}/messages`);
+        if (messages && messages.length === chat.messages.length) {
+          chat.messages = messages;
+          said.textContent = messages[messages.length - 1].content;
+        }
+      } catch { /* it may be erased */ }
+      return;
+    }
+    await new Promise((resolve) => { setTimeout(resolve, 250); });
+    await poll();
   }
-  await look(true);
 }
 
 // ---- what the cache holds

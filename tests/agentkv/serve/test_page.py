@@ -68,6 +68,11 @@ def look() -> Iterator[Look]:
         pool.submit(playwright.stop).result()
 
 
+def answer_briefly(route: Any) -> None:
+    """Let a request of the page through that wants a short reply; a random model may write long."""
+    route.continue_(post_data={**route.request.post_data_json, "max_tokens": 5})
+
+
 def _see(browser: Browser, do: Callable[[Page], None]) -> list[str]:
     noted: list[str] = []
     with browser.new_context() as context:
@@ -120,13 +125,18 @@ def test_a_chat_is_written_into_the_page_and_its_session_appears_with_its_bytes(
         page.get_by_label("Name").fill("mine")
         page.get_by_role("button", name="Begin").click()
         page.get_by_label("Message", exact=True).fill(WORDS)
-        # a random model may write long
         page.get_by_role("button", name="Send").click()
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Send")).to_be_enabled()
         expect(page.locator("#sessions strong")).to_have_text("mine")
         expect(page.locator("#sessions li")).to_contain_text("hot")
         expect(page.locator("#spans")).to_contain_text("Add to cart")
+        page.route("**/chat/completions", answer_briefly)
+        page.get_by_label("Message", exact=True).fill("more")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#messages .use")).to_have_count(2)
+        # the server goes on after all that it wrote of the reply that was stopped
+        expect(page.locator("#messages .use").last).to_contain_text("continued: kept")
 
     noted = look(chat)
     assert all(each.startswith(f"{served.url}/") for each in noted), noted
@@ -143,9 +153,6 @@ def test_a_session_of_another_program_is_picked_and_says_what_was_reused(
     ask(served, [user(WORDS)], prompt_cache_key="theirs")
 
     def chat(page: Page) -> None:
-        def answer_briefly(route: Any) -> None:
-            route.continue_(post_data={**route.request.post_data_json, "max_tokens": 5})
-
         page.route("**/chat/completions", answer_briefly)
         page.goto(served.url)
         page.get_by_role("button", name="theirs").click()
