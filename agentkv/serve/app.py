@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
@@ -18,7 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from agentkv.cache.misuse import Misuse
 from agentkv.dialog.rendering import TemplateError
+from agentkv.serve import page
 from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import (
@@ -39,6 +41,8 @@ from agentkv.serve.protocols.openai_requests import ChatRequest, CompletionReque
 from agentkv.serve.protocols.responses_requests import read, renamed
 from agentkv.serve.responses import Responses
 from agentkv.serve.session import ServedSession
+from agentkv.serve.sessions import SpanChange
+from agentkv.serve.shown import MOST_TOKENS, NEWEST, HeldStream, messages_of
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Request, str], Awaitable[Response]]
@@ -79,6 +83,7 @@ class Access:
 
 class _SlotBody(BaseModel):
     filename: str = ""
+    label: str = ""
 
 
 class Api:
@@ -87,13 +92,20 @@ class Api:
     Args:
         model: name of the model in requests.
         takes_any_model: answer requests for models of other names too; the answer says `model`.
+        has_page: serve the page, and the addresses that give it the text of sessions.
     """
 
     def __init__(
-        self, engine: Engine, model: str, access: Access, *, takes_any_model: bool = False
+        self,
+        engine: Engine,
+        model: str,
+        access: Access,
+        *,
+        takes_any_model: bool = False,
+        has_page: bool = False,
     ) -> None:
         self.engine, self.model, self._access = engine, model, access
-        self._takes_any_model = takes_any_model
+        self._takes_any_model, self._has_page = takes_any_model, has_page
         self._metrics = Metrics(engine)
         self.responses = Responses()
         self._created = int(time.time())
@@ -117,6 +129,12 @@ class Api:
             ("/slots", ["GET"], self._slots),
             ("/slots/{slot}", ["POST"], self._slot),
         ]
+        if self._has_page:
+            routes += [
+                *page.routes(),
+                ("/slots/{slot}/tokens", ["GET"], self._tokens),
+                ("/slots/{slot}/messages", ["GET"], self._messages),
+            ]
         return Starlette(
             routes=[
                 Route(path, self._guarded(path, handler, _error_form(path)), methods=methods)
@@ -168,7 +186,7 @@ class Api:
     def _owner(self, request: Request, path: str) -> str:
         """Return the owner of a request. Raises RequestError if the key is missing or unknown."""
         owners = self._access.owners
-        if not owners or path == "/health":
+        if not owners or path == "/health" or path in page.PATHS:
             return EVERYONE
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         keys = [key] if scheme.lower() == "bearer" else []
@@ -318,6 +336,10 @@ class Api:
             "created": self._created,
             "owned_by": "agentkv",
             "max_model_len": self.engine.max_positions,
+            "policies": [
+                {"policy": each.policy, "budget": each.budget}
+                for each in self.engine.sessions.policies
+            ],
         }
 
     async def _slots(self, request: Request, owner: str) -> Response:
@@ -325,16 +347,40 @@ class Api:
         listed = await self._in_engine(lambda: [_described(s) for s in sessions.of(owner)])
         return JSONResponse(sorted(listed, key=lambda slot: slot["id"]))
 
-    async def _slot(self, request: Request, owner: str) -> Response:
+    async def _tokens(self, request: Request, owner: str) -> Response:
+        slot, sessions = _slot_of(request), self.engine.sessions
         try:
-            slot = int(request.path_params["slot"])
+            newest = int(request.query_params.get("newest", NEWEST))
         except ValueError:
-            raise RequestError("a slot is a number", param="slot") from None
-        if not 0 <= slot < 1_000_000:
-            raise RequestError("a slot is a number from 0 to 999999", param="slot")
+            newest = 0
+        if not 1 <= newest <= MOST_TOKENS:
+            raise RequestError(f"newest is a number from 1 to {MOST_TOKENS}", param="newest")
+
+        def copy() -> HeldStream:
+            session = sessions.at(owner, slot)
+            sessions.bring(session)
+            held = HeldStream.of(session, newest)
+            sessions.make_room()
+            return held
+
+        held = await self._in_engine(copy)
+        # others are answered meanwhile: there may be many tokens
+        shown = await asyncio.to_thread(held.shown, self.engine.template)
+        return JSONResponse({"id_slot": slot, **shown}, headers=page.PRIVATE)
+
+    async def _messages(self, request: Request, owner: str) -> Response:
+        slot, sessions = _slot_of(request), self.engine.sessions
+        history = await self._in_engine(lambda: sessions.at(owner, slot).history)
+        found = await asyncio.to_thread(messages_of, history)
+        return JSONResponse({"id_slot": slot, "messages": found}, headers=page.PRIVATE)
+
+    async def _slot(self, request: Request, owner: str) -> Response:
+        slot = _slot_of(request)
         sessions, action = self.engine.sessions, request.query_params.get("action", "")
+        if action in get_args(SpanChange):
+            return await self._change_span(request, owner, slot, cast(SpanChange, action))
         if action not in ("save", "restore", "erase"):
-            raise RequestError("action is save, restore or erase", param="action")
+            raise RequestError("action is save, restore, erase, drop, pin or unpin", param="action")
         name = ""
         if action != "erase":
             name = parse(_SlotBody, await self._body(request)).filename
@@ -358,6 +404,22 @@ class Api:
             done["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1000}
         return JSONResponse({"id_slot": slot, **done})
 
+    async def _change_span(
+        self, request: Request, owner: str, slot: int, how: SpanChange
+    ) -> Response:
+        label, sessions = parse(_SlotBody, await self._body(request)).label, self.engine.sessions
+        if not label:
+            raise RequestError("label is missing", param="label")
+
+        def change() -> int:
+            return sessions.change_span(sessions.at(owner, slot), label, how)
+
+        try:
+            num_tokens = await self._in_engine(change)
+        except Misuse as error:
+            raise RequestError(str(error), param="label") from None
+        return JSONResponse({"id_slot": slot, "label": label, "n_tokens": num_tokens})
+
     async def _in_engine(self, work: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self.engine.call(work))
 
@@ -376,16 +438,32 @@ class Api:
         )
 
 
+def _slot_of(request: Request) -> int:
+    """Return the slot in a request's path. Raises RequestError if it is none."""
+    try:
+        slot = int(request.path_params["slot"])
+    except ValueError:
+        raise RequestError("a slot is a number", param="slot") from None
+    if not 0 <= slot < 1_000_000:
+        raise RequestError("a slot is a number from 0 to 999999", param="slot")
+    return slot
+
+
 def _described(session: ServedSession) -> Json:
+    cache = session.cache
     return {
         "id": session.slot,
         "is_processing": session.is_busy,
         "session": session.label,
+        "name": session.name,
         "policy": session.settings.policy,
         "budget": session.settings.budget,
         "n_tokens": session.num_ids,
         "in_memory": session.cache is not None,
         "bytes": session.nbytes,
+        "hot_bytes": 0 if cache is None else cache.nbytes,
+        "cold_bytes": 0 if cache is None else cache.cold_nbytes + cache.index_nbytes,
+        "snapshot_bytes": session.nbytes - session.cache_nbytes,
         "snapshots": len(session.snapshots),
     }
 

@@ -161,7 +161,13 @@ def prepare(local: LocalModel, settings: ServeSettings, keys: Sequence[str] = ()
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.timeout_s
         )
         name = settings.name or Path(settings.model).name
-        yield Api(engine, name, access, takes_any_model=settings.any_model)
+        yield Api(
+            engine,
+            name,
+            access,
+            takes_any_model=settings.any_model,
+            has_page=settings.page,
+        )
 
 
 @contextlib.contextmanager

@@ -227,6 +227,18 @@ class ServedSession:
             self.marks.append(replace(self.end, snapshot=None))
         self.history, self.end = history, end
 
+    def note_dropped(self, spans: Sequence[range]) -> None:
+        """Write down that tokens have left the stream; earlier states that have them leave too."""
+        first = min(span.start for span in spans)
+        self.snapshots = [each for each in self.snapshots if each.seen <= first]
+        self.marks = [each for each in self.marks if each.seen <= first]
+        num_held = sum(id != EMPTY for id in self.ids)
+        for span in spans:
+            for place in span[: max(0, len(self.ids) - span.start)]:
+                self.ids[place] = EMPTY
+        num_gone = num_held - sum(id != EMPTY for id in self.ids)
+        self.end = replace(self.end, num_empty=self.end.num_empty + num_gone)
+
     def _extend_places(self, stops: Sequence[int] | None) -> None:
         if stops is None or len(self.places) < self.end.num_read - 1:
             self.places = []  # it stays unknown where the messages are

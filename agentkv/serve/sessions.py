@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.misuse import Misuse
@@ -17,6 +17,7 @@ from agentkv.serve.session_files import NoSuchSession, SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
+SpanChange = Literal["drop", "pin", "unpin"]
 
 
 class SessionConflict(ValueError):
@@ -444,6 +445,52 @@ class SessionStore:
         _require_idle(session)
         return self.erase(session)
 
+    # ---- spans
+
+    def bring(self, session: ServedSession) -> Cache | None:
+        """Return a session's cache, from disk if it is there; None of an empty session.
+
+        Raises:
+            NoSuchSession: its files cannot be read, and the session is erased.
+        """
+        if session.cache is None and session.history:
+            session.cache = self._load(session)
+            if session.cache is None:
+                self.erase(session)
+                raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
+        return session.cache
+
+    def change_span(self, session: ServedSession, label: str, how: SpanChange) -> int:
+        """Drop, pin or unpin what has a label in an idle session; return its number of tokens.
+
+        The session goes on as before: its history still counts as held. What is dropped leaves its
+        snapshots and its own files too, where it would come back from; those that were saved by
+        name keep it.
+
+        Raises:
+            SessionConflict: the session is busy.
+            NoSuchSession: the session is empty or lost.
+            Misuse, PolicyError: ValueErrors; nothing has this label, its tokens have left, or the
+                pins do not fit into the budget.
+        """
+        _require_idle(session)
+        cache = self.bring(session)
+        if cache is None:
+            raise NoSuchSession(f"slot {session.slot} is empty; it has no labels")
+        {"drop": cache.drop, "pin": cache.pin, "unpin": cache.unpin}[how](label)
+        named = [each for each in cache.spans() if each.label == label and each.start < cache.seen]
+        if how == "drop":
+            session.note_dropped([range(each.start, each.stop or cache.seen) for each in named])
+            if session.is_stored:
+                try:
+                    self._files.put(session)
+                except (OSError, RuntimeError, ValueError) as error:
+                    _log.warning("the files of session %r are removed: %s", session.label, error)
+                    self._files.discard(session)
+        self.take_snapshot(session, session.end)
+        self.make_room()
+        return sum(min(each.stop or cache.seen, cache.seen) - each.start for each in named)
+
     # ---- saving by name
 
     def save(self, session: ServedSession, file_name: str) -> tuple[int, int]:
@@ -458,11 +505,7 @@ class SessionStore:
         _require_idle(session)
         if not session.history:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
-        if session.cache is None:
-            session.cache = self._load(session)
-        if session.cache is None:
-            self.erase(session)
-            raise NoSuchSession(f"slot {session.slot} was lost: its files cannot be read")
+        self.bring(session)
         num_bytes = self._files.save(session, file_name)
         self.make_room()
         return session.num_ids, num_bytes

@@ -31,6 +31,9 @@ class ServeSettings(PoliciesSettings):
     explain: bool = False
     """Say of each reply what was kept of its conversation, and where the request first differed
     from it."""
+    page: bool = True
+    """Serve a page at / that shows sessions and chats with them, and the addresses that give it
+    their text."""
     memory: str | None = None
     """Bytes of all sessions in memory, such as 4GiB; the least recently used ones go to disk. The
     default is a quarter of the device's."""
