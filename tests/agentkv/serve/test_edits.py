@@ -222,6 +222,23 @@ def test_positions_that_dropped_tokens_leave_are_won_back_when_they_are_needed(
     assert ways.count("edited") > 6 and {"lost", "new"} & set(ways), ways
 
 
+def test_a_label_that_was_dropped_by_hand_leaves_a_session_that_can_be_edited(
+    served: Served,
+) -> None:
+    before = talk(served, 5)
+    sessions, own = served.engine.sessions, session(served)
+    assert own.cache is not None
+    label = next(each.label for each in own.cache.spans() if each.start > 30)
+    served.engine.call(lambda: sessions.change_span(own, label, "drop")).result()
+    assert session(served).end.num_empty > 0
+    answer = ask(served, [*before, user("and now?")])
+    assert reuse(answer)["how"] == "continued"
+    before = with_reply([*before, user("and now?")], answer)
+    told = reuse(ask(served, [*before[2:], user("more")]))
+    assert told["how"] == "edited" and told["kept"] > 40
+    session(served)
+
+
 def test_a_reply_that_goes_on_from_a_text_alone_has_no_messages_before_it(served: Served) -> None:
     text: Any = {"role": "assistant", "content": "The boat is"}
     options: Any = {"extra_body": {"continue_final_message": True}}
