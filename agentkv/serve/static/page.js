@@ -272,7 +272,7 @@ async function send(event) {
   if (begun) chat.messages = [...messages, {role: "assistant", content: said.textContent}];
   else at("text").value = text;
   await poll();
-  if (begun && mine.signal.aborted) await settle(chat, said);
+  if (mine.signal.aborted) await settle(chat, begun ? said : null);
   writing = null;
   at("send").disabled = false;
   at("stop").disabled = true;
@@ -281,12 +281,14 @@ async function send(event) {
 }
 
 // The server may have written more of a stopped reply than came here, and goes on after all of it.
+// `said` is null if nothing came.
 async function settle(chat, said) {
   for (let i = 0; i < 20; i += 1) {
     const found = sessions.find((each) => chat.slot === null ? each.name === chat.name : each.id === chat.slot);
     if (found && !found.is_processing) {
       chat.slot = found.id;
       list();
+      if (said === null) return;
       try {
         const {messages} = await read(`/slots/${found.id}/messages`);
         if (messages && messages.length === chat.messages.length) {
@@ -296,6 +298,7 @@ async function settle(chat, said) {
       } catch { /* it may be erased */ }
       return;
     }
+    if (!found && said === null) return;
     await new Promise((resolve) => { setTimeout(resolve, 250); });
     await poll();
   }

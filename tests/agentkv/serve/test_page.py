@@ -73,6 +73,11 @@ def answer_briefly(route: Any) -> None:
     route.continue_(post_data={**route.request.post_data_json, "max_tokens": 5})
 
 
+def answer_long(route: Any) -> None:
+    """Let a request of the page through whose reply does not end by itself."""
+    route.continue_(post_data={**route.request.post_data_json, "ignore_eos": True})
+
+
 def _see(browser: Browser, do: Callable[[Page], None]) -> list[str]:
     noted: list[str] = []
     with browser.new_context() as context:
@@ -124,13 +129,16 @@ def test_a_chat_is_written_into_the_page_and_its_session_appears_with_its_bytes(
         page.goto(served.url)
         page.get_by_label("Name").fill("mine")
         page.get_by_role("button", name="Begin").click()
+        page.route("**/chat/completions", answer_long)
         page.get_by_label("Message", exact=True).fill(WORDS)
         page.get_by_role("button", name="Send").click()
+        expect(page.locator("#messages .assistant p").last).not_to_be_empty()
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Send")).to_be_enabled()
         expect(page.locator("#sessions strong")).to_have_text("mine")
         expect(page.locator("#sessions li")).to_contain_text("hot")
         expect(page.locator("#spans")).to_contain_text("Add to cart")
+        page.unroute("**/chat/completions")
         page.route("**/chat/completions", answer_briefly)
         page.get_by_label("Message", exact=True).fill("more")
         page.get_by_role("button", name="Send").click()
@@ -229,7 +237,7 @@ def test_evicted_tokens_are_gone_unless_they_may_come_back(served: Served, polic
 def test_a_session_goes_on_after_a_drop_and_what_was_dropped_stays_away(
     served: Served, policy: str
 ) -> None:
-    ours = {"extra_body": {"agentkv": {"policy": policy}}}
+    ours: Any = {"extra_body": {"agentkv": {"policy": policy}}}
     messages = [user("one")]
     messages = [*with_reply(messages, ask(served, messages, **ours)), user(WORDS)]
     messages = with_reply(messages, ask(served, messages, **ours))
