@@ -63,6 +63,9 @@ _CHATML_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _PROBE_TEXT = "probe of text"
+_MOST_RENDERED = 100_000
+"""Most messages that are rendered to find where each one ends, those rendered again included (our
+choice: two seconds; a conversation of 446 messages)."""
 
 
 class MessageTemplate:
@@ -227,11 +230,15 @@ class MessageTemplate:
         Returns:
             The end of the reply, if there is one; each message that was not read, of which the
             first one begins with the functions; and what the next reply begins with. None if the
-            template does not render one message after the other, or ids reach across a cut.
+            template does not render one message after the other, or ids reach across a cut; or
+            there are too many messages, as each one is rendered with all those before it.
         """
         if chat.tools and self._with_functions is not self:
             return self._with_functions.by_message(ids, chat, num_read)
         messages, mark, start = chat.messages, "", 0
+        counts = range(max(1, num_read), len(messages) + 1)
+        if sum(counts) > _MOST_RENDERED:
+            return None
         if num_read:
             mark, reply = self._mark, {"role": "assistant", "content": self._mark}
             following = None
@@ -244,7 +251,6 @@ class MessageTemplate:
             messages = _replaced(messages, num_read, reply)
         if not messages:  # the reply goes on from a text
             return [list(ids)]
-        counts = range(max(1, num_read), len(messages) + 1)
         try:
             texts = [
                 (text.rpartition(mark)[2] if mark else text)[start:]

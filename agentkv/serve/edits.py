@@ -5,9 +5,10 @@ compared token by token: what is gone is dropped from the cache, what is new in 
 there, and everything else stays.
 """
 
-from collections.abc import Sequence
+import bisect
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,9 @@ from agentkv.serve.settings import EditMode
 MAX_READ = 1024
 """Most tokens that are read in the middle of a stream (our choice): other replies wait meanwhile,
 and where this much is new, little is saved."""
+_MOST_PAIRS = 50_000
+"""Most pairs of equal messages that are compared between two common ends (our choice): a client may
+repeat one message thousands of times, and other replies wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,53 @@ def num_kept(held: History, asked: History) -> int:
     reply = reply_of(held, asked)
     if reply is None:
         return 0
-    matcher = SequenceMatcher(None, held[:-1], asked[:reply], autojunk=False)
-    return 1 + sum(block.size for block in matcher.get_matching_blocks())
+    return 1 + sum(size for _, _, size in common_blocks(held[:-1], asked[:reply]))
+
+
+def common_blocks(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[int, int, int]]:
+    """Return where two sequences have a longest common subsequence: places in `old` and `new`, and
+    sizes. The last block is their ends, of size 0.
+
+    Between what both begin and end with, nothing is common if too many pairs of items are equal
+    (Hunt and Szymanski 1977, whose time grows with these pairs).
+    """
+    first = common_start(old, new)
+    most = min(len(old), len(new)) - first
+    last = common_start(old[::-1][:most], new[::-1][:most])
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for j in reversed(range(first, len(new) - last)):
+        places[new[j]].append(j)
+    middle = range(first, len(old) - last)
+    pairs: list[tuple[int, int]] = []
+    if sum(len(places.get(old[i], ())) for i in middle) <= _MOST_PAIRS:
+        pairs = _longest_chain([(i, j) for i in middle for j in places.get(old[i], ())])
+    blocks = [(0, 0, first)] if first else []
+    for i, j in [*pairs, *((len(old) - n, len(new) - n) for n in range(last, 0, -1))]:
+        if blocks and (i, j) == (blocks[-1][0] + blocks[-1][2], blocks[-1][1] + blocks[-1][2]):
+            blocks[-1] = (*blocks[-1][:2], blocks[-1][2] + 1)
+        else:
+            blocks.append((i, j, 1))
+    return [*blocks, (len(old), len(new), 0)]
+
+
+_Chain = tuple[int, int, "_Chain | None"]
+
+
+def _longest_chain(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return most pairs whose both numbers rise, of some that are sorted by their first number, and
+    downwards by their second one."""
+    ends: list[int] = []
+    chains: list[_Chain] = []
+    for i, j in pairs:
+        place = bisect.bisect_left(ends, j)
+        ends[place : place + 1] = [j]
+        chains[place : place + 1] = [(i, j, chains[place - 1] if place else None)]
+    found: list[tuple[int, int]] = []
+    chain = chains[-1] if chains else None
+    while chain is not None:
+        i, j, chain = chain
+        found.append((i, j))
+    return found[::-1]
 
 
 def plan_edits(
@@ -125,8 +174,7 @@ def plan_edits(
     edits: list[Edit] = []
     places: list[Place] = []
     moved = 0
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    ends = [(0, 0, 0), *matcher.get_matching_blocks()]
+    ends = [(0, 0, 0), *common_blocks(old, new)]
     for (i, j, size), (next_i, next_j, next_size) in pairwise(ends):
         gone = _span(basis.places[i + size : next_i], _start(basis, i + size))
         added = [tuple(pieces[number]) for number in range(j + size, next_j)]

@@ -186,7 +186,7 @@ class Engine:
 
         def do() -> int:
             self._prompts.begin(job)
-            return self._prompts.new_ids(job, None).num_ids
+            return self._prompts.num_ids(job)
 
         with self._lock:
             if self._is_stopping:

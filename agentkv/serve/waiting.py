@@ -165,6 +165,13 @@ class Prompts:
             raise TemplateError("the prompt is empty; the model needs something to read")
         return found
 
+    def num_ids(self, job: EngineJob) -> int:
+        """Return the ids of a job's whole prompt. Any thread may call it; raises as `new_ids`."""
+        if isinstance(job.prompt, str):
+            return self.new_ids(job, None).num_ids
+        # where the messages end takes longer to find, and does not count
+        return sum(map(len, self._template.opening(job.prompt, at_once=job.grammar is not None)))
+
     def _of_text(
         self, prompt: str, prompt_ids: tuple[int, ...] | None, point: ResumePoint | None
     ) -> NewIds:
@@ -291,5 +298,5 @@ class WaitingJob:
 
 def _key(point: ResumePoint | None, basis: EditBasis | None) -> object:
     """Return what decides how a prompt goes on from a point; snapshots do not."""
-    end = basis and (basis.session, basis.end.seen, basis.end.length, basis.end.num_empty)
-    return point and (point.length, point.seen, point.num_read, point.unread), end
+    edited = basis and replace(basis, end=replace(basis.end, snapshot=None))
+    return point and (point.length, point.seen, point.num_read, point.unread), edited

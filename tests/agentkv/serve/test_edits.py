@@ -2,7 +2,9 @@
 is new in its place is read there, and everything after it stays."""
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from hypothesis import strategies as st
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
-from agentkv.serve.edits import EditBasis, _edited_ids, plan_edits
-from agentkv.serve.session import EMPTY, Place, ResumePoint, ServedSession, chat_history
+from agentkv.serve.edits import EditBasis, _edited_ids, common_blocks, num_kept, plan_edits
+from agentkv.serve.session import EMPTY, Place, ResumePoint, Said, ServedSession, chat_history
 from agentkv.serve.settings import EditMode
+from agentkv.serve.waiting import _key
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
@@ -385,7 +388,54 @@ def test_removals_read_nothing(streams: tuple[list[Piece], list[Piece]], reply: 
         assert plan == kept and plan.num_dropped > 0
 
 
+@given(st.lists(st.integers(0, 3), max_size=9), st.lists(st.integers(0, 3), max_size=9))
+def test_common_blocks_are_as_many_as_there_can_be(old: list[int], new: list[int]) -> None:
+    blocks = common_blocks(old, new)
+    assert blocks[-1] == (len(old), len(new), 0)
+    assert all(old[i : i + size] == new[j : j + size] for i, j, size in blocks)
+    assert all(a[0] + a[2] <= b[0] and a[1] + a[2] <= b[1] for a, b in pairwise(blocks))
+    most = max(
+        size
+        for size in range(len(old) + 1)
+        for some in combinations(old, size)
+        if any(some == others for others in combinations(new, size))
+    )
+    assert sum(size for _, _, size in blocks) == most
+
+
+def test_messages_that_repeat_thousands_of_times_hold_no_other_request_up() -> None:
+    choices = random.Random(3)
+    old, new = (["all", *choices.choices("ab", k=20_000), "end"] for _ in range(2))
+    began = time.process_time()
+    assert num_kept(tuple(map(Said, old)), tuple(map(Said, new))) >= 2
+    assert time.process_time() - began < 1.0
+    swapped = [each for n in range(0, 20_000, 2) for each in (n + 1, n)]
+    assert sum(size for _, _, size in common_blocks(range(20_000), range(20_000))) == 20_000
+    assert sum(size for _, _, size in common_blocks([*range(20_000)], swapped)) == 10_000
+    assert time.process_time() - began < 2.0
+
+
+def test_ids_are_found_again_if_the_session_has_others_of_the_same_number() -> None:
+    """Another request may have gone back and forward in between."""
+    old, new = (planned([(1, 2), each], [(1, 2)], "keep", (3,))[0] for each in ((4, 5), (6, 7)))
+    assert len(old.ids) == len(new.ids) and old.end == new.end
+    assert _key(None, old) != _key(None, new)
+    assert _key(None, old) == _key(None, planned([(1, 2), (4, 5)], [(1, 2)], "keep", (3,))[0])
+
+
 # ---- where messages end
+
+
+def test_a_conversation_of_thousands_of_messages_is_not_rendered_thousands_of_times(
+    chat_tokenizer: Callable[..., Any],
+) -> None:
+    template = MessageTemplate(chat_tokenizer(CHATML))
+    chat = Chat([user("a"), REPLY] * 2000)
+    opening = [id for part in template.opening(chat) for id in part]
+    began = time.process_time()
+    assert template.by_message(opening, chat) is None
+    assert template.by_message(template.following(chat, 3996), chat, 3996) is not None
+    assert time.process_time() - began < 2.0
 
 
 RENDERS_OTHERWISE = {
