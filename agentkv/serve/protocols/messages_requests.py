@@ -320,7 +320,7 @@ class CountRequest(Body):
         for name, own in _NAMES.items():
             text = re.sub(name, own, text)
         return re.sub(
-            r"\bmessages(?:\[([0-9]{1,5})\]|\.([0-9]{1,5})\b)",
+            r"(?<![\w/])messages(?:\[([0-9]{1,5})\]|\.([0-9]{1,5})\b)",
             lambda found: self._place(int(found[1] or found[2])),
             text,
         )
@@ -412,11 +412,11 @@ _INSTEAD = {
     "parallel_tool_calls": "tool_choice with disable_parallel_tool_use",
 }
 _NAMES = {
-    r"\btools\.(\d+)\.function\.parameters": r"tools.\1.input_schema",
-    r"\bresponse_format\.json_schema\.schema": "output_config.format.schema",
-    r"\bparallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    r"\btool_choice is 'required'": "tool_choice is 'any'",
-    r"\bleave continue_final_message out": "let a user have the last message",
-    r"\bcontinue_final_message": "messages",
+    r"(?<![\w/])tools\.(\d+)\.function\.parameters": r"tools.\1.input_schema",
+    r"(?<![\w/])response_format\.json_schema\.schema": "output_config.format.schema",
+    r"(?<![\w/])parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    r"(?<![\w/])tool_choice is 'required'": "tool_choice is 'any'",
+    r"(?<![\w/])leave continue_final_message out": "let a user have the last message",
+    r"(?<![\w/])continue_final_message": "messages",
 }
-"""Names of OpenAI's in errors, and Anthropic's."""
+"""Names of OpenAI's in errors, and Anthropic's; those in JSON pointers are the client's own."""

@@ -240,12 +240,13 @@ def renamed(error: RequestError, names: Mapping[str, str] | None = None) -> Requ
 _ITEM_NAMES = {rf"\binput\.(\d+)\.({'|'.join(ITEM_TYPES)})\b": r"input.\1"}
 """Names of items, which pydantic tells together with their types."""
 _NAMES = {
-    r"\bmessages(\.\d+\.\w+(\.\d+)?)*": "input",
-    r"\btools\.(\d+)\.function\.": r"tools.\1.",
-    r"\bresponse_format(\.json_schema)?\b": "text.format",
-    r"\breasoning_effort\b": "reasoning.effort",
-    r"\bmax_(completion_)?tokens\b": "max_output_tokens",
+    r"(?<![\w/])messages(\.\d+\.\w+(\.\d+)?)*": "input",
+    r"(?<![\w/])tools\.(\d+)\.function\.": r"tools.\1.",
+    r"(?<![\w/])response_format(\.json_schema)?\b": "text.format",
+    r"(?<![\w/])reasoning_effort\b": "reasoning.effort",
+    r"(?<![\w/])max_(completion_)?tokens\b": "max_output_tokens",
 }
+"""Names of chats in errors, and those of Responses; names in JSON pointers are the client's own."""
 
 
 def _unsupported(name: str, instead: str, *, param: str | None = None) -> RequestError:

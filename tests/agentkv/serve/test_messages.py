@@ -425,6 +425,14 @@ def test_what_is_wrong_is_named_as_anthropic_names_it(
     assert error["type"] == "invalid_request_error" and message in error["message"]
 
 
+@pytest.mark.parametrize("name", ["messages.0", f"messages.{'9' * 5000}", "parallel_tool_calls"])
+def test_names_of_a_schema_stay_in_an_error(served: Served, name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"$dynamicRef": "x"}}}
+    body = {**GOOD, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    status, told = send(served, body, PATH)
+    assert status == 400 and f"/properties/{name}" in told["error"]["message"]
+
+
 def test_the_client_knows_each_error(served: Served, client: anthropic.Anthropic) -> None:
     image: Any = [{"role": "user", "content": [{"type": "text", "text": "What?"}, IMAGE]}]
     with pytest.raises(

@@ -437,6 +437,14 @@ BODIES = (
 QUERIES = st.text(alphabet="ab01%=&?limitorderaftersc", max_size=20)
 
 
+def test_names_of_a_schema_stay_in_an_error(served: Served) -> None:
+    schema = {"type": "object", "properties": {"messages": {"$dynamicRef": "x"}}}
+    format = {"type": "json_schema", "name": "one", "schema": schema}
+    body = {**GOOD, "text": {"format": format}}
+    error = error_of(*send(served, body, PATH))
+    assert "/properties/messages" in error["message"]
+
+
 def test_malformed_requests_are_refused_in_form(served: Served) -> None:
     host, _, port = served.url.removeprefix("http://").partition(":")
 
