@@ -103,6 +103,23 @@ def num_kept(held: History, asked: History) -> int:
     return 1 + sum(size for _, _, size in common_blocks(held[:-1], asked[:reply]))
 
 
+def belongs(held: History, asked: History, num_kept: int) -> bool:
+    """Return whether a request edits the conversation of a session (our choice): it has half of the
+    session, or three quarters of what the request has after their common beginning are the
+    session's, up to its last reply.
+
+    Args:
+        num_kept: items of the session that the request has; see `num_kept`.
+    """
+    reply = reply_of(held, asked)
+    if reply is None or 2 * num_kept >= len(held):
+        return reply is not None
+    assert not isinstance(held, str) and not isinstance(asked, str)
+    shared = common_start(held, asked)
+    # instructions and one equal reply make no conversation
+    return num_kept - shared > 1 and 4 * (num_kept - shared) >= 3 * (reply + 1 - shared)
+
+
 def common_blocks(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     """Return where two sequences have a longest common subsequence: places in `old` and `new`, and
     sizes. The last block is their ends, of size 0.

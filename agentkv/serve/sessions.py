@@ -10,7 +10,7 @@ from typing import Any, Literal
 from agentkv.cache.cache import Cache
 from agentkv.cache.misuse import Misuse
 from agentkv.models.stream import common_start
-from agentkv.serve.edits import EditBasis, EditPlan, apply_plan, num_kept
+from agentkv.serve.edits import EditBasis, EditPlan, apply_plan, belongs, num_kept
 from agentkv.serve.reuse import Difference, How, Reuse, first_difference
 from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
 from agentkv.serve.session_files import NoSuchSession, SessionFiles
@@ -177,7 +177,7 @@ class SessionStore:
         sessions: Sequence[ServedSession],
     ) -> SessionMatch:
         """Return a match with the session that keeps most if it is edited, if that is more than
-        the match keeps, and at least half of the session."""
+        the match keeps, and the session is of the same conversation."""
         mode = query.edits or self._edits
         if mode == "exact" or isinstance(history, str):
             return match
@@ -186,7 +186,7 @@ class SessionStore:
             if sum(map(known.__contains__, session.history)) <= most:
                 continue
             kept = num_kept(session.history, history)
-            if kept > most and 2 * kept >= len(session.history):
+            if kept > most and belongs(session.history, history, kept):
                 most, best = kept, session
         if best is None or (basis := self._basis(best, mode)) is None:
             return match

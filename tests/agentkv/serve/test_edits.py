@@ -100,6 +100,22 @@ def test_removed_messages_are_dropped_and_the_rest_is_kept(served: Served, polic
     assert again["how"] == "continued" and again["forgotten"] == 0
 
 
+def test_a_host_that_removes_most_of_a_conversation_goes_on_in_it(served: Served) -> None:
+    before = talk(served, 9, [system("Be brief.")])
+    told = reuse(ask(served, [before[0], *before[-4:], user("and now?")]))
+    assert told["how"] == "edited" and told["forgotten"] > 200 and told["read"] < 40
+    session(served)
+
+
+def test_another_conversation_with_the_same_instructions_and_reply_edits_nothing(
+    served: Served,
+) -> None:
+    before = talk(served, 5, [system(WORDS)], **KEEP)
+    answer = ask(served, [system(WORDS), user("else"), before[-1], user("and?")], **KEEP)
+    assert reuse(answer)["how"] != "edited"
+    assert len(list(served.engine.sessions)) == 2
+
+
 def test_a_shortened_message_loses_its_tokens_alone(served: Served) -> None:
     before = talk(served, 4)
     whole = before[2]["content"]
