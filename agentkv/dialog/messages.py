@@ -261,7 +261,7 @@ class MessageTemplate:
         whole, last, pieces = texts[-1], 0, []
         for number, text in zip(counts, texts, strict=True):
             end: int | None = len(text)
-            if not whole.startswith(text):  # templates render the last reply in a way of its own
+            if not whole.startswith(text):  # some templates render the last reply differently
                 end = self._end_of_reply(messages, chat, number, whole)
             if end is None or end < last:
                 return None

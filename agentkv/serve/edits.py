@@ -1,8 +1,8 @@
 """A conversation that its client has edited, as changes of the session's stream.
 
-A host removes or shortens earlier messages, or changes a line of the instructions. Both prompts are
-compared token by token: what is gone is dropped from the cache, what is new in its place is read
-there, and everything else stays.
+A host removes or shortens earlier messages, or changes a line of the instructions. A plan compares
+the session and the request token by token: removed tokens leave the cache, new tokens are read in
+their place, and everything else stays.
 """
 
 import bisect
@@ -27,20 +27,20 @@ repeat one message thousands of times, and other replies wait meanwhile."""
 
 @dataclass(frozen=True, slots=True)
 class EditBasis:
-    """What edits of a session start from; a value, for other threads."""
+    """The state of a session before edits. It never changes, so that any thread may read it."""
 
     session: str
-    """Identifies the session."""
+    """Id of the session."""
     history: History
     places: tuple[Place, ...]
-    """Of each message but the last reply."""
+    """Places of all messages but the last reply."""
     ids: tuple[int, ...]
-    """The stream, with `EMPTY` where a token is gone."""
+    """Ids of the stream, with `EMPTY` for each token that has left."""
     end: ResumePoint
     can_replace: bool
-    """Whether the cache reads tokens in its middle."""
+    """Whether the cache can read new tokens in the middle of the stream."""
     can_grow: bool
-    """Whether it reads more of them than there were."""
+    """Whether there may be more new tokens than old ones."""
     mode: EditMode
 
 
@@ -49,15 +49,15 @@ class Edit:
     """A change of a stream."""
 
     span: range
-    """Positions of the tokens that are gone, before any edit."""
+    """Positions that the edit replaces, counted before all edits."""
     ids: tuple[int, ...]
-    """Those that take their place; none if they were removed."""
+    """Ids of the new tokens; empty for a removal."""
     num_gone: int
-    """Tokens in the span; the other positions are empty."""
+    """Number of old tokens in the span; its other positions are empty."""
 
     @property
     def num_more(self) -> int:
-        """Positions by which what follows moves."""
+        """Number of positions by which later tokens move."""
         return max(0, len(self.ids) - len(self.span))
 
 
@@ -66,21 +66,24 @@ class EditPlan:
     """Changes that make a session's stream what a request asks for, up to a reply."""
 
     edits: tuple[Edit, ...]
-    """In order of their places."""
+    """Edits in the order of their spans."""
     places: tuple[Place, ...]
-    """Of each message but the last reply, afterwards."""
+    """Places of all messages but the last reply after the edits."""
     history: History
-    """What the stream holds, afterwards."""
+    """History of the stream after the edits."""
     point: ResumePoint
-    """Its end, afterwards."""
+    """End of the stream after the edits."""
     num_same: int
-    """Items of the history before the first change."""
-    num_dropped: int
-    """Tokens that are gone."""
+    """Number of items of the history before the first edit."""
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of tokens that the edits remove."""
+        return sum(edit.num_gone for edit in self.edits)
 
     @property
     def num_read(self) -> int:
-        """Tokens that are read in the middle of the stream."""
+        """Number of tokens that the edits read in the middle of the stream."""
         return sum(len(edit.ids) for edit in self.edits)
 
 
@@ -287,7 +290,6 @@ def _checked(
         history=history,
         point=point,
         num_same=min(num_same, common_start(basis.history, history)),
-        num_dropped=sum(edit.num_gone for edit in edits),
     )
 
 

@@ -324,9 +324,7 @@ class SessionStore:
         if point is None:
             how: How = "new" if match.point is None else "lost"
         elif plan is not None:
-            how = "edited"
-            forgotten = end.seen - end.num_empty - (point.seen - point.num_empty - plan.num_read)
-            return session, point, Reuse(how, forgotten, difference, plan.num_read)
+            return session, point, Reuse("edited", plan.num_dropped, difference, plan.num_read)
         elif source is not None:
             how = "copied"
         else:

@@ -1,11 +1,9 @@
 """The contenders: the server over HTTP, and a loop of transformers that reads the whole prompt."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +18,7 @@ from agentkv.models.local import LocalModel
 from agentkv.serve.command import prepare, serving_in_thread
 from agentkv.serve.settings import ServeSettings
 from agentkv.settings import PoliciesSettings
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.serve.client import ask
 from agentkv_tasks.settings import RunSettings
 
 
@@ -120,49 +118,24 @@ class Served:
     def turn(self, text: str) -> ServeTurn:
         """Send all messages, and read the stream."""
         self._messages.append({"role": "user", "content": text})
-        body = json.dumps(
+        reply = ask(
+            self._address,
             {
                 "messages": self._messages,
-                "temperature": 0,
                 "max_tokens": self._num_reply,
-                "stream": True,
-                "stream_options": {"include_usage": True},
                 "prompt_cache_key": f"{self.label} {self._number}",
                 "agentkv": {"policy": self.label},
-            }
+            },
         )
-        connection = HTTPConnection(*self._address, timeout=3600)
-        try:
-            began = time.perf_counter()
-            headers = {"content-type": "application/json"}
-            connection.request("POST", "/v1/chat/completions", body, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise BenchError(f"the server refused a turn: {response.read(500).decode()}")
-            first_token_s, said = 0.0, ""
-            usage: dict[str, Any] = {}
-            for line in response:
-                if not line.startswith(b"data: {"):
-                    continue
-                chunk = json.loads(line.removeprefix(b"data: "))
-                usage = chunk.get("usage") or usage
-                delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
-                said += delta.get("content") or ""
-                if delta.get("content") or delta.get("reasoning_content"):
-                    first_token_s = first_token_s or time.perf_counter() - began
-            reply_s = time.perf_counter() - began
-        finally:
-            connection.close()
-        self._messages.append({"role": "assistant", "content": said})
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self._messages.append({"role": "assistant", "content": reply.text})
         return ServeTurn(
-            num_prompt=usage["prompt_tokens"],
-            num_read=usage["prompt_tokens"] - cached,
-            num_written=usage["completion_tokens"],
-            first_token_s=first_token_s or reply_s,
-            reply_s=reply_s,
-            peak_bytes=usage["agentkv"]["peak_bytes"],
-            cold_bytes=usage["agentkv"]["cold_bytes"],
+            num_prompt=reply.usage["prompt_tokens"],
+            num_read=reply.num_read,
+            num_written=reply.usage["completion_tokens"],
+            first_token_s=reply.first_token_s,
+            reply_s=reply.reply_s,
+            peak_bytes=reply.usage["agentkv"]["peak_bytes"],
+            cold_bytes=reply.usage["agentkv"]["cold_bytes"],
         )
 
 

@@ -1,16 +1,12 @@
 """Replays a trace against a server, and counts what a prefix cache would read."""
 
-import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection
-from typing import Any
 
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
-from agentkv_tasks.bench.errors import BenchError
+from agentkv_tasks.bench.serve.client import ask
 from agentkv_tasks.bench.traces.trace import TraceRequest
 
 
@@ -75,58 +71,28 @@ class Replay:
         """Send a request with the server's own earlier replies, and wait for the reply.
 
         Raises:
-            BenchError: the server refused the request.
+            BenchError: the server refused the request, or the reply failed.
         """
         messages = [
             {**each, "content": self._said.get(each["content"], each["content"])}
             for each in request.messages
         ]
         num_prefix_read = self._prefixes.num_read(messages)
-        began = time.perf_counter()
-        said, first_token_s, usage = self._ask(request.session, messages, began)
-        self._said[request.reply] = said
-        self._prefixes.keep(request.session, messages, said)
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return Replayed(
-            num_prompt=usage["prompt_tokens"],
-            num_read=usage["prompt_tokens"] - cached,
-            num_prefix_read=num_prefix_read,
-            how=usage["agentkv"]["reuse"]["how"],
-            first_token_s=first_token_s,
+        reply = ask(
+            self._address,
+            {
+                "messages": messages,
+                "max_tokens": self._num_reply,
+                "prompt_cache_key": request.session,
+                "agentkv": self._settings,
+            },
         )
-
-    def _ask(
-        self, session: str, messages: Sequence[Message], began: float
-    ) -> tuple[str, float, dict[str, Any]]:
-        body = {
-            "messages": messages,
-            "temperature": 0,
-            "max_tokens": self._num_reply,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "prompt_cache_key": session,
-            "agentkv": self._settings,
-        }
-        connection = HTTPConnection(*self._address, timeout=3600)
-        try:
-            headers = {"content-type": "application/json"}
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise BenchError(f"the server refused a request: {response.read(500).decode()}")
-            said, first_token_s = "", 0.0
-            usage: dict[str, Any] = {}
-            for line in response:
-                if not line.startswith(b"data: {"):
-                    continue
-                chunk = json.loads(line.removeprefix(b"data: "))
-                if "error" in chunk:
-                    raise BenchError(f"a reply failed: {chunk['error'].get('message')}")
-                usage = chunk.get("usage") or usage
-                delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
-                said += delta.get("content") or ""
-                if delta.get("content") or delta.get("reasoning_content"):
-                    first_token_s = first_token_s or time.perf_counter() - began
-        finally:
-            connection.close()
-        return said, first_token_s or time.perf_counter() - began, usage
+        self._said[request.reply] = reply.text
+        self._prefixes.keep(request.session, messages, reply.text)
+        return Replayed(
+            num_prompt=reply.usage["prompt_tokens"],
+            num_read=reply.num_read,
+            num_prefix_read=num_prefix_read,
+            how=reply.usage["agentkv"]["reuse"]["how"],
+            first_token_s=reply.first_token_s,
+        )
