@@ -157,8 +157,8 @@ class AgentkvAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> Any:
+        from agentkv.serve.matching import SessionQuery
         from agentkv.serve.protocols.openai_requests import ChatRequest
-        from agentkv.serve.sessions import SessionQuery
 
         schema = config.response_schema
         choice: Any = {"any": "required"}.get(str(tool_choice), tool_choice)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from agentkv.cache.cache import Cache
 from agentkv.dialog.messages import Chat
 from agentkv.models.stream import common_start
 from agentkv.serve.session import EMPTY, History, Place, ResumePoint, ServedSession
@@ -42,6 +43,30 @@ class EditBasis:
     can_grow: bool
     """Whether there may be more new tokens than old ones."""
     mode: EditMode
+
+    @classmethod
+    def of(cls, session: ServedSession, cache: Cache, mode: EditMode) -> "EditBasis | None":
+        """Return the present state of a session; None if it cannot be edited.
+
+        Args:
+            cache: the session's cache, or an empty one of its kind.
+        """
+        end = session.end
+        is_known = len(session.places) == end.num_read - 1 and len(session.ids) == end.seen
+        if cache.recurrent or not is_known or not session.places:
+            return None
+        if session.places[-1].stop > end.seen:  # a cancelled request was not read to its end
+            return None
+        return cls(
+            session.id,
+            session.history,
+            tuple(session.places),
+            tuple(session.ids),
+            end,
+            can_replace=cache.why_not_replaced() is None,
+            can_grow=cache.why_not_replaced(1) is None,
+            mode=mode,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,7 @@ class Engine:
         for waiting in list(self._waiting):
             if len(self._running) + num_ahead >= self._limits.max_running:
                 return
-            turn = self.sessions.turn(waiting.job.session)
+            turn = self.sessions.finder.turn(waiting.job.session)
             if turn in taken:
                 continue
             try:
@@ -324,7 +324,7 @@ class Engine:
         if (begun := waiting.begun) is None:
             return None
         history, matcher = begun
-        match = self.sessions.find(job.session, history)
+        match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
         if new.point is not None and new.point.num_empty:

@@ -16,9 +16,9 @@ from agentkv.models.sampling import LogProbability
 from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
+from agentkv.serve.matching import SessionConflict, SessionQuery
 from agentkv.serve.reuse import Reuse
 from agentkv.serve.session_files import NoSuchSession
-from agentkv.serve.sessions import SessionConflict, SessionQuery
 
 REFUSALS = (
     CacheFileError,

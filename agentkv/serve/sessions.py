@@ -1,65 +1,22 @@
-"""All sessions of the server: found for a request, and kept within bytes of memory."""
+"""All sessions of the server, kept within bytes of memory."""
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.misuse import Misuse
-from agentkv.models.stream import common_start
-from agentkv.serve.edits import EditBasis, EditPlan, apply_plan, belongs, num_kept
-from agentkv.serve.reuse import Difference, How, Reuse, first_difference
+from agentkv.serve.edits import EditPlan, apply_plan
+from agentkv.serve.matching import SessionConflict, SessionFinder, SessionMatch, SessionQuery
+from agentkv.serve.reuse import How, Reuse
 from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
 from agentkv.serve.session_files import NoSuchSession, SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
 SpanChange = Literal["drop", "pin", "unpin"]
-
-
-class SessionConflict(ValueError):
-    """A request names a session that it cannot continue."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionQuery:
-    """The session that a request asks for."""
-
-    owner: str
-    settings: CacheSettings | None = None
-    """None: those of the session, or the server's first ones."""
-    key: str | None = None
-    """Name of the sessions among which the one with most of the conversation is taken."""
-    name: str | None = None
-    """Name of the one session that is taken, whatever it holds."""
-    slot: int | None = None
-    """Number of the one session that is taken, whatever it holds."""
-    edits: EditMode | None = None
-    """What becomes of edited messages; None: the server decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionMatch:
-    """The session that a request continues, and from where."""
-
-    settings: CacheSettings
-    session: ServedSession | None
-    """None makes a new one."""
-    point: ResumePoint | None = None
-    """None reads everything."""
-    source: ServedSession | None = None
-    """Another session that has the point; None if `session` has it."""
-    edited: ServedSession | None = None
-    """A session that may be edited to what the request asks for; more of it is kept then."""
-    basis: EditBasis | None = None
-    """What edits of `edited` start from."""
-
-    def with_plan(self, plan: EditPlan) -> "SessionMatch":
-        """Return the match of a request whose session is edited."""
-        return replace(self, session=self.edited, point=plan.point, source=None)
 
 
 class SessionStore:
@@ -98,9 +55,7 @@ class SessionStore:
         self.memory = memory
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
-        self._edits = edits
-        self._empty: dict[CacheSettings, Cache] = {}
-        """Empty caches, which know what others can do."""
+        self.finder = SessionFinder(self.of, policies, new_cache, edits)
         self._sessions: list[ServedSession] = []
         self.num_spills = self.num_loads = 0
         """Sessions that went to disk, and that came back."""
@@ -120,129 +75,13 @@ class SessionStore:
         """Bytes of all sessions in memory."""
         return sum(session.nbytes for session in self._sessions)
 
-    # ---- finding
-
-    def find(self, query: SessionQuery, history: History) -> SessionMatch | None:
-        """Return where a request goes on. Nothing changes.
-
-        A session that was asked for by name or slot is taken as it is. Otherwise the request
-        continues the idle session that has most of `history`, among those with the request's key,
-        or those without any. If they have no reply in common, or less than half of the session, it
-        is another conversation: the request gets a new session, with a copy of what any session of
-        the owner has in common with it.
-
-        A session whose last reply the request has may be edited, if that keeps more of it.
-
-        Returns:
-            None if the session that was asked for is busy.
-
-        Raises:
-            SessionConflict: the session that was asked for has another policy or budget.
-        """
-        settings, mode = query.settings or self.policies[0], query.edits or self._edits
-        exact = self._exact(query)
-        if exact is not None:
-            if exact.is_busy:
-                return None
-            if query.settings not in (None, exact.settings):
-                raise SessionConflict(
-                    f"session {exact.label!r} has the policy {exact.settings.policy} and the "
-                    f"budget {exact.settings.budget}; give another session, or erase its slot "
-                    "first"
-                )
-            settings = exact.settings
-            if (point := exact.nearest(history, mode=mode)) is not None:
-                match = SessionMatch(settings, exact, point)
-                return self._with_edits(match, query, history, [exact])
-        others = [each for each in self.of(query.owner) if each.settings == settings]
-        if query.name is None and query.slot is None:
-            idle = [each for each in others if each.name == query.key and not each.is_busy]
-            same = _furthest(idle, lambda session: session.nearest(history, mode=mode))
-            if same is not None and _continues(*same):
-                return self._with_edits(SessionMatch(settings, *same), query, history, idle)
-        else:
-            idle = [] if exact is None else [exact]
-        begun = _furthest(others, lambda session: session.nearest(history, only_snapshots=True))
-        if begun is None:
-            return self._with_edits(SessionMatch(settings, exact), query, history, idle)
-        source, point = begun
-        match = SessionMatch(settings, exact, point, source)
-        return self._with_edits(match, query, history, idle)
-
-    def _with_edits(
-        self,
-        match: SessionMatch,
-        query: SessionQuery,
-        history: History,
-        sessions: Sequence[ServedSession],
-    ) -> SessionMatch:
-        """Return a match with the session that keeps most if it is edited, if that is more than
-        the match keeps, and the session is of the same conversation."""
-        mode = query.edits or self._edits
-        if mode == "exact" or isinstance(history, str):
-            return match
-        most, best, known = 0 if match.point is None else match.point.length, None, set(history)
-        for session in sessions:
-            if sum(map(known.__contains__, session.history)) <= most:
-                continue
-            kept = num_kept(session.history, history)
-            if kept > most and belongs(session.history, history, kept):
-                most, best = kept, session
-        if best is None or (basis := self._basis(best, mode)) is None:
-            return match
-        return replace(match, edited=best, basis=basis)
-
-    def _basis(self, session: ServedSession, mode: EditMode) -> EditBasis | None:
-        """Return what edits of a session start from; None if it cannot be edited."""
-        end, cache = session.end, session.cache
-        if cache is None:
-            if session.settings not in self._empty:
-                self._empty[session.settings] = self.new_cache(session.settings)
-            cache = self._empty[session.settings]
-        is_known = len(session.places) == end.num_read - 1 and len(session.ids) == end.seen
-        if cache.recurrent or not is_known or not session.places:
-            return None
-        if session.places[-1].stop > end.seen:  # a cancelled request was not read to its end
-            return None
-        return EditBasis(
-            session.id,
-            session.history,
-            tuple(session.places),
-            tuple(session.ids),
-            end,
-            can_replace=cache.why_not_replaced() is None,
-            can_grow=cache.why_not_replaced(1) is None,
-            mode=mode,
-        )
-
-    def _exact(self, query: SessionQuery) -> ServedSession | None:
-        """Return the session that is asked for by slot or name; None if there is none yet."""
-        if query.slot is not None:
-            return self._at(query.owner, query.slot)
-        own = self.of(query.owner) if query.name is not None else ()
-        named = [each for each in own if each.name == query.name]
-        return max(named, key=lambda session: session.used_at, default=None)
-
-    def _at(self, owner: str, slot: int) -> ServedSession | None:
-        return next((each for each in self.of(owner) if each.slot == slot), None)
-
-    def turn(self, query: SessionQuery) -> Hashable:
-        """Return what requests share that are answered in the order in which they came; None for a
-        request that waits for no other."""
-        session = self._exact(query)
-        if session is not None:
-            return session.id
-        if query.slot is None and query.name is None:
-            return None
-        return query.owner, query.slot, query.name
-
     def at(self, owner: str, slot: int) -> ServedSession:
         """Return an owner's session by its number.
 
         Raises:
             NoSuchSession: there is none.
         """
-        found = self._at(owner, slot)
+        found = self.finder.in_slot(owner, slot)
         if found is None:
             numbers = ", ".join(str(each.slot) for each in self.of(owner)) or "none"
             raise NoSuchSession(f"there is no slot {slot}; the slots in use: {numbers}")
@@ -294,7 +133,7 @@ class SessionStore:
         """
         session, point, source = match.session, match.point, match.source
         end = ResumePoint(0) if session is None else session.end
-        difference = self._difference(match, query, history)
+        difference = self.finder.difference(match, query, history)
         if session is None:
             name = query.name or query.key
             session = self._add(query.owner, match.settings, name, query.slot)
@@ -342,33 +181,6 @@ class SessionStore:
             _log.warning("session %r cannot be edited and is read again: %s", session.label, error)
             return None
         return plan.point
-
-    def _difference(
-        self, match: SessionMatch, query: SessionQuery, history: History
-    ) -> Difference | None:
-        """Return where a request first differs from its session; without a point in one of its own,
-        from the session that is most like it."""
-        compared = match.session if match.point is not None and match.source is None else None
-        if compared is None:
-            compared = self._most_alike(query, match.settings, history)
-        return None if compared is None else first_difference(compared.history, history)
-
-    def _most_alike(
-        self, query: SessionQuery, settings: CacheSettings, history: History
-    ) -> ServedSession | None:
-        """Return the session that shares most of a history; of several, the one with the request's
-        name, or the latest."""
-        others = [
-            each
-            for each in self.of(query.owner)
-            if each.settings == settings and each.history and type(each.history) is type(history)
-        ]
-        name = query.name or query.key
-
-        def rank(one: ServedSession) -> tuple[int, bool, float]:
-            return common_start(one.history, history), one.name == name, one.used_at
-
-        return max(others, key=rank, default=None)
 
     def end(self, session: ServedSession) -> None:
         """Let a session rest, and put others on disk until all fit into memory."""
@@ -518,7 +330,7 @@ class SessionStore:
                 another model.
         """
         saved, cache, num_bytes = self._files.restore(owner, file_name)
-        if (old := self._at(owner, slot)) is not None:
+        if (old := self.finder.in_slot(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
@@ -532,20 +344,6 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
-
-
-def _continues(session: ServedSession, point: ResumePoint) -> bool:
-    """Return whether a request that resumes at a point belongs to the session's conversation."""
-    shares_reply = point.num_read > 0 or isinstance(session.history, str)
-    return shares_reply and 2 * point.length >= len(session.history)
-
-
-def _furthest(
-    sessions: list[ServedSession], nearest: Callable[[ServedSession], ResumePoint | None]
-) -> tuple[ServedSession, ResumePoint] | None:
-    """Return the session with the point that is furthest along, and the point."""
-    found = [(session, point) for session in sessions if (point := nearest(session)) is not None]
-    return max(found, key=lambda pair: pair[1].length, default=None)
 
 
 def _require_idle(session: ServedSession) -> None:

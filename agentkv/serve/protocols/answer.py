@@ -18,8 +18,8 @@ from agentkv.serve.job import (
     SchemaViolated,
     Stopping,
 )
+from agentkv.serve.matching import SessionConflict
 from agentkv.serve.session_files import NoSuchSession
-from agentkv.serve.sessions import SessionConflict
 
 Json = dict[str, Any]
 

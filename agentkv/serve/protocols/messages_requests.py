@@ -25,6 +25,7 @@ from agentkv.dialog.rendering import TemplateError
 from agentkv.serve.body import Body, RequestError
 from agentkv.serve.constraints import exclusive
 from agentkv.serve.job import EngineJob, Event, ReplyEnd, ReplyFailure
+from agentkv.serve.matching import SessionQuery
 from agentkv.serve.protocols.messages_answers import CALL_ID, CALL_PREFIX, MessagesAnswer
 from agentkv.serve.protocols.openai_requests import (
     ChatRequest,
@@ -37,7 +38,6 @@ from agentkv.serve.protocols.openai_requests import (
 from agentkv.serve.protocols.unsupported import MESSAGES_ONLY, find_unsupported
 from agentkv.serve.reuse import Difference, Reuse
 from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import SessionQuery
 
 E = TypeVar("E", bound=Exception)
 

@@ -28,10 +28,10 @@ from agentkv.serve.constraints import (
     schema_constraint,
 )
 from agentkv.serve.job import EngineJob, Event
+from agentkv.serve.matching import SessionQuery
 from agentkv.serve.protocols.openai_answers import ChatAnswer, CompletionAnswer, OpenAIAnswer
 from agentkv.serve.protocols.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 from agentkv.serve.session import CacheSettings
-from agentkv.serve.sessions import SessionQuery
 from agentkv.serve.settings import EditMode
 
 T = TypeVar("T", bound=BaseModel)
