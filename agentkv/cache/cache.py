@@ -3,7 +3,7 @@
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +19,7 @@ from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.cache.checkpoint.saved import load, save
 from agentkv.cache.checkpoint.snapshot import (
     NOT_PICKLED,
+    LayerEntries,
     Snapshot,
     entries_of,
     fill,
@@ -27,6 +28,7 @@ from agentkv.cache.checkpoint.snapshot import (
 )
 from agentkv.cache.eviction.evictor import Evictor
 from agentkv.cache.eviction.turns import Turns
+from agentkv.cache.forks import forked_entries_of, shared_nbytes
 from agentkv.cache.geometry import Attention, Geometry
 from agentkv.cache.hf.attach import LogitsGate, attach
 from agentkv.cache.hf.compat import (
@@ -307,7 +309,18 @@ class Cache(HookedCache):
         Temporary copies of entries count: a table that is laid out anew exists twice, field by
         field. Work space of attention, scores and encoding does not count.
         """
+        self._count_growth()
         return self.meter.peak
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes of `nbytes` and `cold_nbytes` that forks of this cache, or the cache that it is a
+        fork of, hold too."""
+        return shared_nbytes(self)
+
+    def _count_growth(self) -> None:
+        for layer in self.cache_layers:
+            layer.count_growth()
 
     def kept(self, layer: int) -> list[list[Tensor]]:
         """Return the original positions that `layer` still stores, per sequence and KV head.
@@ -363,6 +376,7 @@ class Cache(HookedCache):
                 for start, stop in each.pins.ranges if layer.is_filled else ():
                     assert not layer.num_missing(i, start, stop), "a pinned token has left"
             assert layer.seen == self.seen, "layers have seen different numbers of tokens"
+        self._count_growth()
         assert self.nbytes == self.meter.live, f"{self.nbytes} bytes, {self.meter.live} metered"
         assert self.meter.live <= self.meter.peak
         assert self.cold_nbytes == self.cold_meter.live, "bytes of the cold tier are miscounted"
@@ -1305,6 +1319,27 @@ class Cache(HookedCache):
             Misuse: a ValueError; a forward is going on, or did not end.
         """
         self._require_rest()
+        return self._twin(memo, entries_of(self))
+
+    def fork(self) -> Self:
+        """Return an independent cache that goes on exactly as this one would, and shares entries.
+
+        Keys and values are in memory once. Each of both caches copies those of a layer when it
+        evicts, quantizes or changes some there, and no earlier: new entries cost what they take.
+        So a fork costs a few bytes of each entry. Forks of a cache that was forked before, and of
+        forks, share with all of them. On a device, and for a cold tier in a folder, a fork is a
+        copy. The budget of a fork counts shared entries as its own. `shared_nbytes` says how many
+        bytes others hold too.
+
+        Our choice: the operating system shares pages of a file that has no name.
+
+        Raises:
+            Misuse: a ValueError; a forward is going on, or did not end.
+        """
+        self._require_rest()
+        return self._twin({}, forked_entries_of(self))
+
+    def _twin(self, memo: dict[int, Any], entries: Iterable[LayerEntries]) -> Self:
         twin = memo[id(self)] = object.__new__(type(self))
         model, modules = self._model, self._modules
         base = model()
@@ -1317,7 +1352,7 @@ class Cache(HookedCache):
         own = (self.budget, self.prefill, self.chunk, self.dtype, self.cold_memory)
         twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
-        fill(twin, state_of(self), entries_of(self), recurrent_of(self), self.token_ids.all())
+        fill(twin, state_of(self), entries, recurrent_of(self), self.token_ids.all())
         twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
         for name, value in vars(self).items():
             if name not in vars(twin):  # attributes that the cache's owner has set

@@ -129,6 +129,11 @@ class CacheLayer(Addressed):
             tables |= self.cold.tables
         return tables
 
+    def count_growth(self) -> None:
+        """Count the bytes that compiled code has appended to tables which forks share."""
+        for table in self.tables.values() if self.is_filled else ():
+            table.count_growth()
+
     def begin(
         self, batch: int, *, num_q_heads: int, dtype: torch.dtype, device: torch.device
     ) -> None:

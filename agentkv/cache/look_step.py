@@ -138,6 +138,7 @@ class LookStep:
             rule = self._rules[layer_idx, row]
             if rule[numbers.MOST_HELD] >= 0:
                 assert cold is not None
+                storage.own()
                 cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
                 own = sequence, rule, free[sequence] + self.appends, needed[sequence]
                 lacks |= needed_counts(storage.descriptor.address, *own)

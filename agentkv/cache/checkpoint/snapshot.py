@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, Protocol, SupportsIndex
 
 import torch
@@ -27,6 +27,7 @@ from agentkv.cache.numbering import Numbering
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.recurrent import RecurrentLayer
 from agentkv.cache.spans import Pins, SequenceSpans
+from agentkv.cache.storage.shared_file import MappedEntries
 from agentkv.cache.storage.table import Meter
 from agentkv.cache.storage.token_ids import TokenIds
 from agentkv.policies.entries import Span
@@ -78,6 +79,8 @@ class LayerEntries:
     """Attention of the latest forward."""
     device: torch.device
     """Device of the layer."""
+    shared: Mapping[str, MappedEntries] = field(default_factory=dict)
+    """Further tables, whose entries are mapped and not copied."""
 
 
 RecurrentStates = Mapping[int, Mapping[str, Tensor]]
@@ -179,12 +182,18 @@ def _layer_state(layer: CacheLayer) -> LayerState:
 def entries_of(cache: Restorable) -> Iterator[LayerEntries]:
     """Yield a copy of each layer's entries; none before the first forward."""
     for layer in cache.evictor.layers if cache.batch is not None else []:
-        assert layer.attention is not None
-        tables = {
-            name: [table.packed(f) for f in range(len(table.fields))]
-            for name, table in layer.tables.items()
-        }
-        yield LayerEntries(tables, layer.attention, layer.storage.device)
+        yield copied_entries(layer, {})
+
+
+def copied_entries(layer: CacheLayer, shared: Mapping[str, MappedEntries]) -> LayerEntries:
+    """Return a layer's entries: tables of `shared` as they are there, and copies of the others."""
+    assert layer.attention is not None
+    tables = {
+        name: [table.packed(f) for f in range(len(table.fields))]
+        for name, table in layer.tables.items()
+        if name not in shared
+    }
+    return LayerEntries(tables, layer.attention, layer.storage.device, shared)
 
 
 def recurrent_of(cache: Restorable) -> RecurrentStates:
@@ -258,7 +267,10 @@ def _fill_layer(
     if tables.keys() != own.extents.keys():
         raise ValueError(f"found tables {', '.join(own.extents)}, expected {', '.join(tables)}")
     for name, table in tables.items():
-        table.fill(own.extents[name], entries.tables[name])
+        if name in entries.shared:
+            table.use_shared(entries.shared[name])
+        else:
+            table.fill(own.extents[name], entries.tables[name])
     if layer.cold is not None:
         layer.cold.lend_all(layer.storage)
     layer.seen, layer.fed[:], layer.attention = state.seen, state.fed, entries.attention

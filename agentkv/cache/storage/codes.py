@@ -76,6 +76,8 @@ def merge_blocks(storage: LayerStorage) -> None:
     if not any(sparse):
         return
     runs = [(0, 0)] * len(counts)
+    for table in (codes, scales):
+        table.own()
     for segment in (i for i, is_sparse in enumerate(sparse) if is_sparse):
         # scales of merged blocks replace the first ones, and the others are dropped
         num_merged = -(-counts[segment] // BLOCK)

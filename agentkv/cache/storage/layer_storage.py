@@ -297,6 +297,12 @@ class LayerStorage(Addressed):
         copy._describe()
         return copy
 
+    def own(self) -> None:
+        """Copy what forks share to memory of its own, before compiled code changes it in place."""
+        for table in (self.metadata, self.dense, self.codes, self.scales):
+            if table is not None:
+                table.own()
+
     def release(self) -> None:
         """Return all memory; the storage must not be used afterwards."""
         for table in self.tables.values():

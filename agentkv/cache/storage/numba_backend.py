@@ -301,6 +301,8 @@ class NumbaBackend(Backend):
     ) -> None:
         if not arguments:
             return
+        for storage in arguments:
+            storage.own()
         addresses = np.array([storage.descriptor.address for storage in arguments], np.int64)
         numbers = np.array([each for own in arguments.values() for each in own], np.int64)
         if kernel(addresses, numbers, BLOCK):

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
+from agentkv.cache.storage.shared_file import MappedEntries, SharedEntries
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import (
     BASE,
@@ -101,6 +102,7 @@ class EntryTable(Addressed):
         self.descriptor = TableDescriptor(num_segments, fields)
         """Extents and addresses; compiled code appends and drops entries in it."""
         self._layout: RaggedLayout | None = None
+        self._shared: _Shared | None = None
 
     @property
     def counts(self) -> list[int]:
@@ -109,8 +111,16 @@ class EntryTable(Addressed):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all storage, unused capacity included."""
-        return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors)
+        """Bytes of all storage, unused capacity included, and of shared entries too.
+
+        Unused capacity beside shared entries is address space, and is left out.
+        """
+        return sum(map(self._field_nbytes, range(len(self.fields))))
+
+    def _field_nbytes(self, f: int) -> int:
+        if self._shared is None:
+            return self.tensors[f].untyped_storage().nbytes()
+        return sum(self.counts) * self.fields[f].heads * self.fields[f].num_bytes
 
     @property
     def layout(self) -> RaggedLayout:
@@ -213,8 +223,13 @@ class EntryTable(Addressed):
 
     def drop(self, runs: Sequence[Run]) -> None:
         """Drop entries first..last - 1 of each segment; dropping the oldest moves nothing."""
-        # equal segments stay equal, so that one tensor can show them
         counts = self.counts
+        if self._shared is not None and any(
+            first < last < count for (first, last), count in zip(runs, counts, strict=True)
+        ):
+            self.own()
+        self.count_growth()
+        # equal segments stay equal, so that one tensor can show them
         is_even = _all_equal(counts) and _all_equal(list(runs))
         from_start = all(first == 0 for first, _ in runs)
         for segment, (first, last) in enumerate(runs):
@@ -222,10 +237,15 @@ class EntryTable(Addressed):
                 behind = counts[segment] - last
                 move_older = from_start or (is_even and first <= behind)
                 self._close_gap(segment, first, last, move_older)
+        if self._shared is not None:
+            self._shared.limit(self.counts)
+        self.count_growth()
         self.trim()
 
     def trim(self) -> None:
         """Return unused memory, except for half of what a new layout gets (our choice)."""
+        if self._shared is not None:
+            return
         counts = self.counts
         both = zip(self.descriptor.column(CAPACITY), counts, strict=True)
         if any(
@@ -262,11 +282,79 @@ class EntryTable(Addressed):
         copy._lay_out([None] * len(segments), wanted, source=(self, segments))
         return copy
 
+    # ---- entries that forks share
+
+    @property
+    def can_share(self) -> bool:
+        """Whether forks can map its entries: they are in the memory of the host."""
+        return self.tensors[0].device.type == "cpu" and self.memory.folder is None
+
+    @property
+    def shared(self) -> SharedEntries | None:
+        """The entries that it maps; None if all memory is its own."""
+        return None if self._shared is None else self._shared.mapped.entries
+
+    @property
+    def num_shared(self) -> list[int]:
+        """Entries of each segment that are still those of `shared`."""
+        return [0] * self.num_segments if self._shared is None else list(self._shared.counts)
+
+    def use_shared(self, mapped: MappedEntries) -> None:
+        """Hold the entries that a file has, in a mapping of this table's cache alone.
+
+        Until an entry other than the newest is dropped, or one is changed, nothing is copied.
+        """
+        entries = mapped.entries
+        self.count_growth()
+        self.meter.add(-self.nbytes)
+        self.tensors = entries.tensors(mapped.view)
+        self._leave_shared()
+        columns = (
+            (BASE, [0, *accumulate(entries.capacities)][:-1]),
+            (CAPACITY, entries.capacities),
+            (START, [0] * self.num_segments),
+            (COUNT, entries.counts),
+        )
+        for which, numbers in columns:
+            self.descriptor.set_column(which, numbers)
+        self.descriptor.point(self.tensors)
+        self._layout, self._shared = None, _Shared(mapped, list(entries.counts), 0)
+        entries.tables.add(self)
+        self.count_growth()
+
+    def note_shared(self) -> None:
+        """Take all entries as shared, after those that it lacked were added to the file."""
+        assert self._shared is not None
+        self._shared.counts = self.counts
+        self._shared.forget_writes()
+
+    def own(self) -> None:
+        """Copy shared entries to memory of its own. Call it before an entry is changed in place, or
+        before compiled code drops one."""
+        if self._shared is not None:
+            self._lay_out([None] * self.num_segments, self.counts)
+
+    def count_growth(self) -> None:
+        """Count the bytes of entries that were appended to shared ones by compiled code."""
+        if self._shared is not None:
+            now = self.nbytes
+            self.meter.add(now - self._shared.metered)
+            self._shared.metered = now
+
     @property
     def extents(self) -> list[Extent]:
-        """First entry in use, number of entries and capacity of each segment."""
-        column = self.descriptor.column
-        return list(zip(column(START), self.counts, column(CAPACITY), strict=True))
+        """First entry in use, number of entries and capacity of each segment.
+
+        Segments with shared entries have the capacity that a new layout would give them.
+        """
+        column, counts = self.descriptor.column, self.counts
+        capacities = column(CAPACITY)
+        if self._shared is not None:
+            capacities = self._new_capacities(counts)
+        return list(zip(column(START), counts, capacities, strict=True))
+
+    def _new_capacities(self, counts: Sequence[int]) -> list[int]:
+        return [count + self._spare_of(count) if count else 0 for count in counts]
 
     def packed(self, field: int) -> Tensor:
         """Return a copy of all entries without unused capacity: (w * sum T, *F), segment by segment
@@ -315,8 +403,10 @@ class EntryTable(Addressed):
 
     def release(self) -> None:
         """Return all memory; the table must not be used afterwards."""
+        self.count_growth()
         self.meter.add(-self.nbytes)
         self.tensors = [tensor.new_empty((0, *tensor.shape[1:])) for tensor in self.tensors]
+        self._leave_shared()
 
     def check(self) -> None:
         """Audit the structure. Raises AssertionError naming what is broken."""
@@ -367,8 +457,9 @@ class EntryTable(Addressed):
             source: another table, and the segment of it that each segment copies; None: this one.
         """
         table, segments = source or (self, range(self.num_segments))
+        self.count_growth()
         if capacities is None:
-            capacities = [count + self._spare_of(count) if count else 0 for count in counts]
+            capacities = self._new_capacities(counts)
         bases = [0]
         for capacity in capacities:
             bases.append(bases[-1] + capacity)
@@ -383,14 +474,22 @@ class EntryTable(Addressed):
                         box = new[field.heads * base : field.heads * end]
                         table._copy_out(f, segments[segment], picks[segment], counts[segment], box)
                         del box
-                self.meter.add(-old.nbytes)
+                self.meter.add(-self._field_nbytes(f))
             self.tensors[f] = new
             del old
+        self._leave_shared()
         columns = ((BASE, bases[:-1]), (CAPACITY, capacities), (COUNT, counts))
         for which, numbers in columns:
             self.descriptor.set_column(which, numbers)
         self.descriptor.set_column(START, [0] * self.num_segments)
         self.descriptor.point(self.tensors)
+
+    def _leave_shared(self) -> None:
+        """Map nothing any more; no tensor of this table is in the file."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.mapped.entries.tables.discard(self)
+            shared.forget_writes()
 
     def _copy_out(self, f: int, segment: int, pick: Tensor | None, count: int, box: Tensor) -> None:
         """Copy entries of a segment, those of `pick` or the first `count`, to the front of a
@@ -401,6 +500,26 @@ class EntryTable(Addressed):
             torch.index_select(entries, 1, pick, out=by_head[:, : pick.shape[0]])
         elif num := min(entries.shape[1], count):
             by_head[:, :num] = entries[:, :num]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Entries of a table that others may map too."""
+
+    mapped: MappedEntries
+    counts: list[int]
+    """Entries of each segment that are still those of the file."""
+    metered: int
+    """Bytes of the table that its meter has counted."""
+
+    def limit(self, counts: Sequence[int]) -> None:
+        """Take no more than `counts` entries of each segment as those of the file."""
+        self.counts = list(map(min, self.counts, counts))
+
+    def forget_writes(self) -> None:
+        """Return the memory of what was written since, which nobody reads any more."""
+        entries = self.mapped.entries
+        self.mapped.view.forget_writes(entries.start, entries.start + entries.size)
 
 
 def _fits(start: int, count: int, capacity: int) -> bool:

@@ -34,6 +34,7 @@ def turn_entries(storage: LayerStorage, sequence: int, steps: Steps, shape: Laye
     Args:
         shape: of the layer, whose frequencies are known.
     """
+    storage.own()
     for segment in storage.segments(sequence):
         by_entry = steps(storage.positions(segment))
         num_quantized = storage.num_quantized[segment]
