@@ -357,7 +357,7 @@ class Cache(HookedCache):
         return sum(layer.num_evicted for layer in self._bounded_layers())
 
     @property
-    def _keeps_all(self) -> bool:
+    def keeps_all(self) -> bool:
         """True if the policy keeps every entry as it is."""
         return not self.policy.gate.evicts and self.policy.precision.format is None
 
@@ -623,7 +623,7 @@ class Cache(HookedCache):
         """
         policy, most = self.policy, self.geometry.max_positions
         acts_between = policy.precision.by_rank or policy.allocator.learns
-        acts_between |= bool(self.geometry.sources) and not self._keeps_all
+        acts_between |= bool(self.geometry.sources) and not self.keeps_all
         if self.prefill == "whole":
             size = max(1, num_tokens)
         elif self.chunk == 1 or acts_between:
@@ -1032,7 +1032,7 @@ class Cache(HookedCache):
 
     def _chunks(self, num_new: int) -> Iterator[tuple[int, int]]:
         """Return the first and last columns of the chunks in which new tokens are attended."""
-        is_whole = self._keeps_all or bool(self.geometry.sources)
+        is_whole = self.keeps_all or bool(self.geometry.sources)
         size = self.chunk if self._in_chunks and not is_whole else num_new
         ends = [*range(0, num_new, size), num_new]
         if len(ends) > 2 and num_new - ends[-2] == 1:
@@ -1208,7 +1208,7 @@ class Cache(HookedCache):
         So it is under a policy that keeps every entry as it is, such as "full", if none has left
         since, of the model's own window for example. What was dropped stays dropped.
         """
-        return self._keeps_all and self.can_forget(count)
+        return self.keeps_all and self.can_forget(count)
 
     def can_forget(self, count: int) -> bool:
         """Return whether `crop` can forget the newest `count` tokens: nothing that was there before

@@ -23,7 +23,8 @@ def forked_entries_of(cache: Restorable) -> list[LayerEntries]:
     tables = [table for layer in layers for table in _shared_tables(layer).values()]
     views = Views()
     try:
-        mapped = dict(zip(tables, map(views.of, share(tables)), strict=True))
+        share(tables)
+        mapped = {table: views.of(table) for table in tables}
     except OSError as error:
         _log.warning("a fork copies all entries, since they cannot be shared: %s", error)
         mapped = {}

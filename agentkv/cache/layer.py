@@ -463,6 +463,8 @@ class CacheLayer(Addressed):
         self.seen -= count
         for i in range(len(self.fed)):
             self.fed[i] -= count
+        if self.policy is not None:  # nobody noted which of the tokens came singly
+            self.policy.num_steps = min(self.policy.num_steps, self.seen)
         self.storage.forget_queries(self.fed)
 
     def reorder(self, index: Sequence[int]) -> None:

@@ -230,7 +230,7 @@ class Engine:
         """Take what is new, start what may start, and write one token of every reply."""
         wait_s: float | None = 0.0
         if not self._running:
-            wait_s = _PAUSE_S if self._waiting else None
+            wait_s = _PAUSE_S if self._waiting else self.sessions.expire()
         self._take(wait_s=wait_s)
         if self._is_stopping:
             return
@@ -468,8 +468,6 @@ class Engine:
         REQUESTS.info(_line(end, error))
         REQUESTS.debug("slot %d: %s", end.slot, end.reuse.told(end.num_cached))
         running.job.send(end if error is None else ReplyFailure(error))
-        session.bound = 0
-        self.sessions.take_snapshot(session, session.end)
         self.sessions.end(session)
         self._count_sessions()
         self._leave(running)  # last: a client that finds nothing running may read the session

@@ -30,6 +30,13 @@ class SessionQuery:
     """Number of the one session that is taken, whatever it holds."""
     edits: EditMode | None = None
     """What becomes of edited messages; None: the server decides."""
+    fork: bool = False
+    """Whether the answer gets a session of its own, which begins as a fork of the one that has most
+    of the conversation. `name` and `key` then name the new one."""
+    ttl: float | None = None
+    """Seconds of rest after which the session is erased; None: as before."""
+    release: bool = False
+    """Whether the session is erased after the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,8 @@ class SessionFinder:
         A session that was asked for by name or slot is taken as it is. Otherwise the request
         continues the idle session that has most of `history`, among those with the request's key,
         or those without any. If they have no reply in common, or less than half of the session, it
-        is another conversation: the request gets a new session, with a copy of what any session of
-        the owner has in common with it.
+        is another conversation: the request gets a new session, a fork of what any session of the
+        owner has in common with it. A request that asks for a fork always does.
 
         A session whose last reply the request has may be edited, if that keeps more of it.
 
@@ -92,7 +99,7 @@ class SessionFinder:
             SessionConflict: the session that was asked for has another policy or budget.
         """
         settings, mode = query.settings or self._policies[0], query.edits or self._edits
-        exact = self._exact(query)
+        exact = None if query.fork else self._exact(query)
         if exact is not None:
             if exact.is_busy:
                 return None
@@ -107,14 +114,15 @@ class SessionFinder:
                 match = SessionMatch(settings, exact, point)
                 return self._with_edits(match, query, history, [exact])
         others = [each for each in self._of(query.owner) if each.settings == settings]
-        if query.name is None and query.slot is None:
+        idle = [] if exact is None else [exact]
+        if query.name is None and query.slot is None and not query.fork:
             idle = [each for each in others if each.name == query.key and not each.is_busy]
             same = _furthest(idle, lambda session: session.nearest(history, mode=mode))
             if same is not None and _continues(*same):
                 return self._with_edits(SessionMatch(settings, *same), query, history, idle)
-        else:
-            idle = [] if exact is None else [exact]
-        begun = _furthest(others, lambda session: session.nearest(history, only_snapshots=True))
+        begun = _furthest(
+            others, lambda session: session.nearest(history, mode=mode, for_another=True)
+        )
         if begun is None:
             return self._with_edits(SessionMatch(settings, exact), query, history, idle)
         source, point = begun
@@ -159,10 +167,10 @@ class SessionFinder:
     def turn(self, query: SessionQuery) -> Hashable:
         """Return what requests share that are answered in the order in which they came; None for a
         request that waits for no other."""
-        session = self._exact(query)
+        session = None if query.fork else self._exact(query)
         if session is not None:
             return session.id
-        if query.slot is None and query.name is None:
+        if query.fork or query.slot is None and query.name is None:
             return None
         return query.owner, query.slot, query.name
 

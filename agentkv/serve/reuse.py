@@ -6,10 +6,10 @@ from typing import Literal
 from agentkv.models.stream import common_start
 from agentkv.serve.session import History
 
-How = Literal["continued", "edited", "returned", "copied", "new", "lost"]
+How = Literal["continued", "edited", "returned", "forked", "new", "lost"]
 """Where a request begins to read: after all that its session holds; after that, once earlier
 messages were edited as the request has them; after an earlier state of the
-session; after a copy of another session's snapshot; at its own beginning, as no session has that;
+session; after a fork of another session; at its own beginning, as no session has that;
 at its own beginning, as the session's state is of no use."""
 
 
@@ -92,8 +92,8 @@ class Reuse:
                 )
             case "returned":
                 return f"returned to an earlier state{why}; kept {num_kept:,} tokens{forgot}"
-            case "copied":
-                return f"began with a copy of {num_kept:,} tokens{why}{forgot}"
+            case "forked":
+                return f"forked at {num_kept:,} tokens{why}{forgot}"
             case "lost":
                 return f"read from the beginning, because the kept state is of no use{forgot}"
             case "new":

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.checkpoint.snapshot import Snapshot
+from agentkv.cache.forks import group_nbytes
 from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
@@ -96,8 +96,9 @@ class ResumePoint:
     """Ids before it that the cache has not read at this point."""
     num_empty: int = 0
     """Positions before it whose token is gone."""
-    snapshot: Snapshot | None = field(default=None, repr=False)
-    """State of the cache at this point; None where the cache itself is there."""
+    snapshot: Cache | None = field(default=None, repr=False)
+    """A fork of the cache at this point, which is never fed; None where the cache itself is
+    there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,10 @@ class ServedSession:
     """The most bytes that the cache will have when the request is answered."""
     used_at: float = field(default_factory=time.monotonic)
     """Time of the latest use (`time.monotonic()`)."""
+    ttl: float | None = None
+    """Seconds after the latest use at which it is erased; None: never."""
+    is_last: bool = False
+    """Whether it is erased once the request that is being answered has ended."""
 
     @property
     def label(self) -> str:
@@ -157,14 +162,23 @@ class ServedSession:
 
     @property
     def growth(self) -> int:
-        """Bytes by which the cache may still grow in the request that is being answered."""
-        return max(0, self.bound - self.cache_nbytes)
+        """Bytes by which the cache may still grow in the request that is being answered, what it
+        shares and may have to copy included."""
+        cache, own = self.cache, self.cache_nbytes
+        if cache is not None and not cache.keeps_all:
+            own -= cache.shared_nbytes
+        return max(0, self.bound - own)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, snapshots included."""
-        snapshots = (point.snapshot for point in self.snapshots)
-        return self.cache_nbytes + sum(each.nbytes for each in snapshots if each is not None)
+        """Bytes in memory, snapshots included; what these share with the cache counts once."""
+        return group_nbytes(self.caches)
+
+    @property
+    def caches(self) -> list[Cache]:
+        """Its cache and its snapshots, as far as they are in memory."""
+        found = [self.cache, *(point.snapshot for point in self.snapshots)]
+        return [each for each in found if each is not None]
 
     @property
     def cache_nbytes(self) -> int:
@@ -173,12 +187,14 @@ class ServedSession:
         return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
 
     def nearest(
-        self, history: History, *, mode: EditMode = "exact", only_snapshots: bool = False
+        self, history: History, *, mode: EditMode = "exact", for_another: bool = False
     ) -> ResumePoint | None:
         """Return the point from which `history` needs the least reading.
 
         Args:
             mode: with `keep`, entries that the cache has quantized since a point may stay so.
+            for_another: the point is one where another session can begin: only snapshots are while
+                this one is busy or on disk.
 
         Returns:
             None if the history shares no point with this session, or asks for something else.
@@ -186,8 +202,9 @@ class ServedSession:
         if type(history) is not type(self.history):
             return None
         shared = common_start(self.history, history)
-        points = [] if only_snapshots else [self.end]
-        if not only_snapshots and self.cache is not None:
+        has_own = not for_another or (self.cache is not None and not self.is_busy)
+        points = [self.end] if has_own else []
+        if has_own and self.cache is not None:
             newest = next((each for each in reversed(self.marks) if each.length <= shared), None)
             forgets = self.cache.can_forget if mode == "keep" else self.cache.forgets_exactly
             # of two points in one place the first is taken: to forget copies nothing
@@ -205,11 +222,32 @@ class ServedSession:
         if point.snapshot is None:
             self.cache.crop(point.seen - self.cache.seen)
         else:
-            self.cache.restore(point.snapshot)
+            self.cache = point.snapshot.fork()
         self.snapshots = [each for each in self.snapshots if each.length <= point.length]
         self.marks = [each for each in self.marks if each.length <= point.length]
         self.history, self.end = self.history[: point.length], point
         del self.places[max(0, point.num_read - 1) :], self.ids[point.seen :]
+
+    def origin_of(self, point: ResumePoint) -> Cache:
+        """Return the cache that a fork at a point of this session is made of; the session is in
+        memory and idle unless the point has a snapshot."""
+        origin = self.cache if point.snapshot is None else point.snapshot
+        assert origin is not None
+        return origin
+
+    def begin_as_fork(self, source: "ServedSession", point: ResumePoint, cache: Cache) -> None:
+        """Hold what another session held at a point of it.
+
+        Args:
+            cache: holds that, or more; it is this session's from now on.
+        """
+        self.cache, self.history, self.end = cache, source.history[: point.length], point
+        if point.snapshot is not None and point.snapshot is not cache:
+            self.snapshots = [point]
+        if cache.seen > point.seen:
+            cache.crop(point.seen - cache.seen)
+        self.places = source.places[: max(0, point.num_read - 1)]
+        self.ids = source.ids[: point.seen]
 
     def settle(self, history: History, end: ResumePoint, stops: Sequence[int] | None) -> None:
         """Write down what the stream holds after a reply.
@@ -257,7 +295,7 @@ class ServedSession:
         if limit < 1:
             return
         assert self.cache is not None
-        taken = replace(point, snapshot=self.cache.snapshot())
+        taken = replace(point, snapshot=self.cache.fork())
         self.snapshots = [each for each in self.snapshots if each.length != point.length] + [taken]
         while len(self.snapshots) > limit:
             if len(self.snapshots) < 3:

@@ -3,10 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from agentkv.cache.cache import Cache
+from agentkv.cache.forks import group_nbytes
 from agentkv.cache.misuse import Misuse
 from agentkv.serve.edits import EditPlan, apply_plan
 from agentkv.serve.matching import SessionConflict, SessionFinder, SessionMatch, SessionQuery
@@ -72,8 +74,8 @@ class SessionStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all sessions in memory."""
-        return sum(session.nbytes for session in self._sessions)
+        """Bytes of all sessions in memory; what several share counts once."""
+        return group_nbytes(cache for session in self._sessions for cache in session.caches)
 
     def at(self, owner: str, slot: int) -> ServedSession:
         """Return an owner's session by its number.
@@ -137,24 +139,23 @@ class SessionStore:
         if session is None:
             name = query.name or query.key
             session = self._add(query.owner, match.settings, name, query.slot)
-        session.is_busy, session.bound, session.used_at = True, bound, time.monotonic()
-        self.make_room()
+        session.is_busy, session.used_at = True, time.monotonic()
+        session.is_last, session.ttl = query.release, query.ttl or session.ttl
         try:
+            if source is not None and point is not None:
+                self._begin_as_fork(session, source, point, bound)
+            session.bound = bound
+            self.make_room()
             if point is not None and source is None and session.cache is None:
                 session.cache = self._load(session)
                 point = None if session.cache is None else point
             if plan is not None and point is not None:
                 point = self._edit(session, plan)
-            if point is None or source is not None:
+            if point is None:
                 self._files.discard(session)
                 session.forget()
                 session.cache = self.new_cache(session.settings)
-            if source is not None and point is not None:
-                assert session.cache is not None and point.snapshot is not None
-                session.cache.origin = point.snapshot.origin
-                session.history, session.snapshots = history[: point.length], [point]
-                session.places, session.ids = source.places[:], source.ids[:]
-            if point is not None:
+            elif source is None:
                 session.return_to(point)
         except BaseException:
             session.is_busy = False
@@ -165,13 +166,35 @@ class SessionStore:
         elif plan is not None:
             return session, point, Reuse("edited", plan.num_dropped, difference, plan.num_read)
         elif source is not None:
-            how = "copied"
+            how = "forked"
         else:
             how = "continued" if point is end else "returned"
         num_kept = 0
         if point is not None and source is None:
             num_kept = point.seen - point.num_empty
         return session, point, Reuse(how, end.seen - end.num_empty - num_kept, difference)
+
+    def _begin_as_fork(
+        self, session: ServedSession, source: ServedSession, point: ResumePoint, bound: int
+    ) -> None:
+        """Make room for what a fork does not share, and make it. Where there is none, the source
+        goes to disk, and the fork takes what it had in memory."""
+        self._files.discard(session)
+        session.forget()
+        origin, was_busy = source.origin_of(point), source.is_busy
+        shares = origin.keeps_all and origin.seen == point.seen
+        session.bound = max(0, bound - origin.nbytes) if shares else bound
+        source.is_busy = True  # it stays in memory until it is forked
+        try:
+            self.make_room()
+        finally:
+            source.is_busy = was_busy
+        if was_busy or self.nbytes + self.reserved <= self.memory:
+            session.begin_as_fork(source, point, origin.fork())
+            return
+        before = replace(source)
+        self.spill(source)
+        session.begin_as_fork(before, point, origin)
 
     def _edit(self, session: ServedSession, plan: EditPlan) -> ResumePoint | None:
         """Edit a session; return its end, or None if it must be read again."""
@@ -183,14 +206,35 @@ class SessionStore:
         return plan.point
 
     def end(self, session: ServedSession) -> None:
-        """Let a session rest, and put others on disk until all fit into memory."""
-        session.is_busy, session.bound, session.used_at = False, 0, time.monotonic()
+        """Let a session rest with a snapshot of its end, and put others on disk until all fit into
+        memory; erase one whose request was its last."""
+        session.bound = 0
+        if not session.is_last:
+            self.take_snapshot(session, session.end)
+        session.is_busy, session.used_at = False, time.monotonic()
+        if session.is_last:
+            self.erase(session)
         self.make_room()
+
+    def expire(self) -> float | None:
+        """Erase idle sessions whose time is over; return the seconds until the next one's is, None
+        if none has a time."""
+        now, rest = time.monotonic(), []
+        for session in [each for each in self._sessions if each.ttl is not None]:
+            assert session.ttl is not None
+            left = session.used_at + session.ttl - now
+            if left <= 0 and not session.is_busy:
+                self.erase(session)
+            else:
+                rest.append(max(left, 0.0))
+        return min(rest, default=None)
 
     def take_snapshot(self, session: ServedSession, point: ResumePoint) -> None:
         """Keep a snapshot at a point, if memory has room for it."""
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
-        if self.nbytes + session.cache_nbytes + self.reserved > self.memory:
+        assert session.cache is not None
+        more = session.cache_nbytes - session.cache.shared_nbytes
+        if self.nbytes + more + self.reserved > self.memory:
             return
         try:
             session.take_snapshot(point, limit=self._max_snapshots)
@@ -202,8 +246,10 @@ class SessionStore:
         """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
         of busy sessions.
 
-        The least recently used goes first. Busy sessions lose their snapshots last.
+        The least recently used goes first. Busy sessions lose their snapshots last. Sessions whose
+        time is over are erased before.
         """
+        self.expire()
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         by_use = sorted(self._sessions, key=lambda session: (session.is_busy, session.used_at))
         for session in by_use:

@@ -163,4 +163,5 @@ def _described(session: ServedSession) -> Json:
         "cold_bytes": 0 if cache is None else cache.cold_nbytes + cache.index_nbytes,
         "snapshot_bytes": session.nbytes - session.cache_nbytes,
         "snapshots": len(session.snapshots),
+        "shared_bytes": 0 if cache is None else cache.shared_nbytes,
     }

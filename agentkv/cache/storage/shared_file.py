@@ -160,10 +160,14 @@ class SharedEntries:
 
 @dataclass(frozen=True, slots=True)
 class MappedEntries:
-    """Shared entries in the mapping of one cache."""
+    """What a table holds of shared entries, in the mapping of one cache."""
 
     entries: SharedEntries
     view: FileView
+    counts: Sequence[int]
+    """Entries of each segment that are those of the file."""
+    more: Sequence[Sequence[Tensor]] = ()
+    """Further entries (w, n, *F) of each segment and field, which are copied."""
 
 
 def _field_size(field: Field, capacities: Sequence[int]) -> int:

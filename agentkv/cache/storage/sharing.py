@@ -20,23 +20,35 @@ class Views:
     def __init__(self) -> None:
         self._found: dict[SharedFile, FileView] = {}
 
-    def of(self, entries: SharedEntries) -> MappedEntries:
-        """Return entries in this cache's mapping of their file, which is made if it has none.
+    def of(self, table: EntryTable) -> MappedEntries:
+        """Return what a table that was shared holds, in this cache's mapping of its file, which is
+        made if it has none.
 
         Raises:
             OSError: the file cannot be mapped.
         """
-        file = entries.file
+        entries, counts = table.shared, table.num_shared
+        assert entries is not None
+        later = [
+            [table.entries(f, segment)[:, first:] for f in range(len(table.fields))]
+            for segment, first in enumerate(counts)
+        ]
+        return MappedEntries(entries, self.view(entries.file), counts, later)
+
+    def view(self, file: SharedFile) -> FileView:
+        """Return this cache's mapping of a file, which is made if it has none."""
         if file not in self._found:
             self._found[file] = file.view()
-        return MappedEntries(entries, self._found[file])
+        return self._found[file]
 
 
-def share(tables: Sequence[EntryTable]) -> list[SharedEntries]:
-    """Put the entries of tables into files that others can map, let the tables map them, and return
-    them.
+def share(tables: Sequence[EntryTable]) -> None:
+    """Let tables hold their entries in files that tables of other caches can map.
 
-    Entries that are there already are not copied again. Others exist twice until all are copied.
+    Entries that are there already are not copied again. Those that came since are added to the
+    file, unless another table has added its own, or shares less than half of what would be there
+    and would keep the rest in memory; a table then keeps them to itself, up to as many as it
+    shares. All others exist twice until they are copied.
 
     Args:
         tables: tables of one cache, whose `can_share` is true; their memory is mutated, and what it
@@ -45,8 +57,7 @@ def share(tables: Sequence[EntryTable]) -> list[SharedEntries]:
     Raises:
         OSError: there is no room for the files. The tables are as they were.
     """
-    kept = {table: _kept_entries(table) for table in tables}
-    others = [table for table in tables if kept[table] is None]
+    others = [table for table in tables if not table.shares_half_of(table.counts)]
     made = dict(zip(others, _places(others), strict=True))
     copies: list[tuple[Meter, int]] = []
     try:
@@ -55,23 +66,19 @@ def share(tables: Sequence[EntryTable]) -> list[SharedEntries]:
             table.meter.add(table.nbytes)
             _write(table, entries)
         views = Views()
-        mapped = [views.of(entries) for entries in made.values()]
+        mapped = [MappedEntries(each, views.view(each.file), each.counts) for each in made.values()]
         for table, own in zip(others, mapped, strict=True):
             table.use_shared(own)
     finally:
         for meter, num_bytes in copies:
             meter.add(-num_bytes)
-    for table, old in kept.items():
-        if old is not None and old.counts != table.counts:
-            _write(table, old)
+    for table in tables:
+        shared, counts = table.shared, table.counts
+        assert shared is not None
+        is_first = shared.counts == table.num_shared != counts
+        if is_first and all(each.shares_half_of(counts) for each in shared.tables):
+            _write(table, shared)
             table.note_shared()
-    return [kept[table] or made[table] for table in tables]
-
-
-def _kept_entries(table: EntryTable) -> SharedEntries | None:
-    """Return the entries that a table maps, if it still has all of them and nobody added others."""
-    entries = table.shared
-    return entries if entries is not None and entries.counts == table.num_shared else None
 
 
 def _places(tables: Sequence[EntryTable]) -> list[SharedEntries]:

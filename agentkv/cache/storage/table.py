@@ -239,6 +239,8 @@ class EntryTable(Addressed):
                 self._close_gap(segment, first, last, move_older)
         if self._shared is not None:
             self._shared.limit(self.counts)
+            if not self.shares_half_of(self._shared.mapped.entries.counts):
+                self.own()  # or what it forgot would stay in memory
         self.count_growth()
         self.trim()
 
@@ -299,8 +301,12 @@ class EntryTable(Addressed):
         """Entries of each segment that are still those of `shared`."""
         return [0] * self.num_segments if self._shared is None else list(self._shared.counts)
 
+    def shares_half_of(self, counts: Sequence[int]) -> bool:
+        """Return whether it shares at least half as many entries as `counts` of each segment."""
+        return self._shared is not None and 2 * sum(self._shared.counts) >= sum(counts)
+
     def use_shared(self, mapped: MappedEntries) -> None:
-        """Hold the entries that a file has, in a mapping of this table's cache alone.
+        """Hold entries that a file has, in a mapping of this table's cache alone, and further ones.
 
         Until an entry other than the newest is dropped, or one is changed, nothing is copied.
         """
@@ -313,14 +319,25 @@ class EntryTable(Addressed):
             (BASE, [0, *accumulate(entries.capacities)][:-1]),
             (CAPACITY, entries.capacities),
             (START, [0] * self.num_segments),
-            (COUNT, entries.counts),
+            (COUNT, mapped.counts),
         )
         for which, numbers in columns:
             self.descriptor.set_column(which, numbers)
         self.descriptor.point(self.tensors)
-        self._layout, self._shared = None, _Shared(mapped, list(entries.counts), 0)
+        self._layout, self._shared = None, _Shared(mapped, list(mapped.counts), 0)
         entries.tables.add(self)
+        self._append(mapped.more)
         self.count_growth()
+
+    def _append(self, more: Sequence[Sequence[Tensor]]) -> None:
+        """Append entries (w, n, *F) of each segment and field; nothing for no segments."""
+        if not more:
+            return
+        self.extend([fields[0].shape[1] for fields in more])
+        for segment, fields in enumerate(more):
+            for f, new in enumerate(fields):
+                held = self.entries(f, segment)
+                held[:, held.shape[1] - new.shape[1] :] = new
 
     def note_shared(self) -> None:
         """Take all entries as shared, after those that it lacked were added to the file."""

@@ -41,6 +41,8 @@ Send = Callable[[Event], None]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+_MOST_SECONDS = 365 * 86_400
+"""Longest time to live of a session (our choice)."""
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
 
 
@@ -184,6 +186,9 @@ class _OurSettings(Body, extra="forbid"):
     budget: int | str | None = None
     session: Name | None = None
     edits: EditMode | None = None
+    fork: bool = False
+    ttl: Annotated[float, Field(gt=0, le=_MOST_SECONDS)] | None = None
+    release: bool = False
 
 
 class _Request(Constraints):
@@ -232,7 +237,22 @@ class _Request(Constraints):
             raise RequestError("the name of a session has at most 256 characters")
         slot = None if self.id_slot is None or self.id_slot < 0 else self.id_slot
         settings, key = self._settings(allowed), self.prompt_cache_key
-        return SessionQuery(owner, settings, key, name, slot, self.agentkv.edits)
+        ours = self.agentkv
+        if ours.fork and slot is not None:
+            raise RequestError(
+                "a fork gets a slot of its own; leave out id_slot", param="agentkv.fork"
+            )
+        return SessionQuery(
+            owner,
+            settings,
+            key,
+            name,
+            slot,
+            edits=ours.edits,
+            fork=ours.fork,
+            ttl=ours.ttl,
+            release=ours.release,
+        )
 
     def _settings(self, allowed: Sequence[CacheSettings]) -> CacheSettings | None:
         ours = self.agentkv

@@ -201,6 +201,17 @@ def test_a_gate_and_drafts_do_not_go_together(llama, cache_for, tokens):
     cache.check()
 
 
+def test_a_cache_that_forgot_most_of_what_came_singly_can_be_saved(llama, tokens, tmp_path):
+    cache = agentkv.Cache.for_model(llama, policy="full")
+    for seed in range(12):
+        cache.feed(llama, tokens(1, 1, seed=seed))
+    cache.crop(-9)
+    cache.save(tmp_path / "cache")
+    loaded = agentkv.Cache.load(tmp_path / "cache", llama)
+    new = tokens(1, 1, seed=20)
+    assert torch.equal(loaded.feed(llama, new), cache.feed(llama, new))
+
+
 def test_only_a_cache_that_keeps_all_as_it_is_can_be_cropped_without_a_trace(llama, cache_for):
     croppable = {name for name in PUBLISHED if roomy(cache_for, llama, name).is_croppable}
     assert croppable == {"full"}

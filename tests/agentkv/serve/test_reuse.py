@@ -86,7 +86,7 @@ def test_a_line_that_changes_at_the_top_is_found(served: Served) -> None:
 def test_a_copy_of_the_instructions_differs_where_the_conversations_part(served: Served) -> None:
     ask(served, [system(WORDS), user("one")])
     other = reuse(ask(served, [system(WORDS), user("other")]))
-    assert other["how"] == "copied" and other["kept"] > 60
+    assert other["how"] == "forked" and other["kept"] > 60
     assert other["differs_at"] == {"message": 1, "character": 1}
 
 
@@ -155,7 +155,7 @@ def test_metrics_count_how_sessions_were_found_and_what_was_forgotten(local: Loc
         for family in families
         for sample in family.samples
     }
-    for how, count in {"new": 1, "continued": 1, "returned": 1, "copied": 0, "lost": 0}.items():
+    for how, count in {"new": 1, "continued": 1, "returned": 1, "forked": 0, "lost": 0}.items():
         assert samples[("agentkv_prompts_total", how)] == count
     assert samples[("agentkv_forgotten_tokens_total",)] == forgotten > 0
 
@@ -228,8 +228,8 @@ def test_so_it_is_in_raw_prompts(held: str, asked: str) -> None:
             "forgot 20",
         ),
         (
-            Reuse("copied", 0, Difference(1)),
-            "began with a copy of 1,200 tokens: message 1 differs",
+            Reuse("forked", 0, Difference(1)),
+            "forked at 1,200 tokens: message 1 differs",
         ),
         (Reuse("new", 0, Difference()), "read from the beginning: the functions differ"),
         (

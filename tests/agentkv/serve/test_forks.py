@@ -1,0 +1,198 @@
+"""Requests fork sessions: parallel continuations of one conversation keep its beginning in memory
+once. Sessions end with a request or after a time."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+
+from agentkv.models.local import LocalModel
+from tests.agentkv.serve.conftest import CHATML, Served, serving
+from tests.agentkv.serve.test_requests import erase_all
+from tests.agentkv.serve.test_sessions import (
+    WORDS,
+    ask,
+    cached,
+    session_of,
+    system,
+    user,
+    with_reply,
+)
+
+LONG = WORDS * 4
+
+
+@pytest.fixture(scope="module")
+def local(chat_model: Callable[[str], LocalModel]) -> LocalModel:
+    return chat_model(CHATML)
+
+
+@pytest.fixture(scope="module")
+def shared(local: LocalModel) -> Iterator[Served]:
+    with serving(local, policies=("full", "window"), budget=None, keys=("ann", "bob")) as served:
+        yield served
+
+
+@pytest.fixture
+def served(shared: Served) -> Iterator[Served]:
+    """A server without sessions."""
+    yield shared
+    shared.idle()
+    shared.engine.call(lambda: erase_all(shared)).result()
+
+
+def forking(served: Served, messages: list[Any], **options: Any) -> Any:
+    ours = {"fork": True, **options.pop("agentkv", {})}
+    return ask(served, messages, extra_body={"agentkv": ours}, **options)
+
+
+def how(answer: Any) -> str:
+    return str(answer.usage.agentkv["reuse"]["how"])
+
+
+def in_memory(served: Served) -> int:
+    return int(served.engine.call(lambda: served.engine.sessions.nbytes).result())
+
+
+def labels(served: Served) -> list[str]:
+    return [session.label for session in served.engine.sessions]
+
+
+def content(answer: Any) -> str:
+    return str(answer.choices[0].message.content)
+
+
+@pytest.mark.parametrize("policy", ["full", "window"])
+def test_forks_answer_as_a_session_that_read_everything(served: Served, policy: str) -> None:
+    ours = {"policy": policy}
+    messages = [system(WORDS), user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main", extra_body={"agentkv": ours})
+    before = with_reply(messages, first)
+    asked = [[*before, user(name)] for name in ("left", "right", "straight on")]
+    forks = [
+        forking(served, each, agentkv=ours, prompt_cache_key=f"sub {i}")
+        for i, each in enumerate(asked)
+    ]
+    assert [session_of(each) for each in forks] == ["sub 0", "sub 1", "sub 2"]
+    assert [how(each) for each in forks] == ["forked"] * 3
+    assert all(cached(each) >= first.usage.prompt_tokens for each in forks)
+    # the session that was forked goes on, and so does each fork
+    main = ask(served, asked[1], prompt_cache_key="main", extra_body={"agentkv": ours})
+    assert how(main) == "continued" and content(main) == content(forks[1])
+    more = [*with_reply(asked[0], forks[0]), user("more")]
+    again = ask(served, more, prompt_cache_key="sub 0", extra_body={"agentkv": ours})
+    assert how(again) == "continued"
+    # prompts that are read in other parts are rounded otherwise
+    alone = [
+        ask(served, each, key="bob", extra_body={"agentkv": ours})
+        for each in (messages, asked[0], more)
+    ]
+    assert content(again) == content(alone[-1])
+
+
+def test_eight_forks_take_little_more_than_one_session(served: Served) -> None:
+    messages = [user(WORDS * 16)]
+    first = ask(served, messages, prompt_cache_key="main")
+    before, alone = with_reply(messages, first), in_memory(served)
+    forks = [
+        forking(served, [*before, user(str(i))], prompt_cache_key=f"sub {i}") for i in range(8)
+    ]
+    assert all(how(each) == "forked" for each in forks)
+    assert in_memory(served) < 1.3 * alone
+    with served.client("ann") as client:
+        slots = client.get(f"{served.url}/slots", cast_to=list[Any])
+    sub = next(each for each in slots if each["session"] == "sub 3")
+    assert 0.7 * sub["hot_bytes"] < sub["shared_bytes"] < sub["hot_bytes"]
+
+
+def test_forks_that_are_asked_for_at_once_are_not_mixed_up(served: Served) -> None:
+    messages = [user(LONG)]
+    before = with_reply(messages, ask(served, messages, prompt_cache_key="main"))
+    asked = [[*before, user(f"number {i}, please")] for i in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda each: forking(served, each, max_tokens=12), asked))
+    for each, answer in zip(asked, together, strict=True):
+        assert how(answer) == "forked"
+        alone = forking(served, each, max_tokens=12)
+        assert content(alone) == content(answer) and cached(alone) == cached(answer)
+
+
+def test_a_conversation_forks_from_an_earlier_reply_of_another(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    before = with_reply(messages, first)
+    for word in ("one", "two", "three", "four", "five", "six"):  # more than there are snapshots
+        messages = [*with_reply(messages, first), user(word)]
+        first = ask(served, messages, prompt_cache_key="main")
+    fork = forking(served, [*before, user("else")], prompt_cache_key="other")
+    assert how(fork) == "forked"
+    assert cached(fork) >= before[0]["content"].count(" ")
+    alone = [ask(served, each, key="bob") for each in (before[:1], [*before, user("else")])]
+    assert content(fork) == content(alone[-1])
+
+
+def test_a_fork_of_nothing_is_a_new_session(served: Served) -> None:
+    ask(served, [user(LONG)], key="bob")
+    first, second = (forking(served, [user(LONG)], prompt_cache_key="a") for _ in range(2))
+    assert how(first) == "new" and labels(served).count("a") == 2
+    assert content(first) == content(second)
+
+
+def test_a_fork_of_a_session_on_disk_reads_again(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    sessions = served.engine.sessions
+    served.engine.call(lambda: [sessions.spill(each) for each in list(sessions)]).result()
+    fork = forking(served, [*with_reply(messages, first), user("more")])
+    assert how(fork) == "new" and cached(fork) == 0
+
+
+def test_a_released_session_leaves_nothing(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    kept = in_memory(served)
+    more = [*with_reply(messages, first), user("more")]
+    fork = forking(served, more, agentkv={"release": True}, prompt_cache_key="sub")
+    assert how(fork) == "forked" and labels(served) == ["main"]
+    assert in_memory(served) <= kept
+    last = ask(served, more, prompt_cache_key="main", extra_body={"agentkv": {"release": True}})
+    assert how(last) == "continued" and content(last) == content(fork)
+    assert labels(served) == [] and in_memory(served) == 0
+
+
+def test_a_session_that_rests_too_long_is_erased(served: Served) -> None:
+    messages = [user(WORDS)]
+    body = {"agentkv": {"ttl": 0.2}}
+    first = ask(served, messages, prompt_cache_key="short", extra_body=body)
+    ask(served, messages, prompt_cache_key="long", extra_body={"agentkv": {"ttl": 3600}})
+    deadline = time.monotonic() + 30
+    while "short" in labels(served) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert labels(served) == ["long"]
+    again = ask(served, [*with_reply(messages, first), user("more")], prompt_cache_key="short")
+    assert session_of(again) == "short"
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ({"agentkv": {"fork": True}, "id_slot": 0}, "leave out id_slot"),
+        ({"agentkv": {"fork": "soon"}}, "fork"),
+        ({"agentkv": {"ttl": 0}}, "ttl"),
+        ({"agentkv": {"ttl": 1e300}}, "ttl"),
+        ({"agentkv": {"release": []}}, "release"),
+    ],
+)
+def test_settings_of_forks_are_checked(served: Served, body: dict[str, Any], message: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=message):
+        ask(served, [user("hello")], extra_body=body)
+
+
+def test_nobody_forks_the_session_of_another_key(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    other = forking(served, [*with_reply(messages, first), user("more")], key="bob")
+    assert how(other) == "new" and cached(other) == 0
