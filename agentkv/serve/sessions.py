@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -138,7 +139,8 @@ class SessionStore:
         difference = self.finder.difference(match, query, history)
         if session is None:
             name = query.name or query.key
-            session = self._add(query.owner, match.settings, name, query.slot)
+            with _staying(source):
+                session = self._add(query.owner, match.settings, name, query.slot)
         session.is_busy, session.used_at = True, time.monotonic()
         session.is_last, session.ttl = query.release, query.ttl or session.ttl
         try:
@@ -181,15 +183,12 @@ class SessionStore:
         goes to disk, and the fork takes what it had in memory."""
         self._files.discard(session)
         session.forget()
-        origin, was_busy = source.origin_of(point), source.is_busy
+        origin = source.origin_of(point)
         shares = origin.keeps_all and origin.seen == point.seen
         session.bound = max(0, bound - origin.nbytes) if shares else bound
-        source.is_busy = True  # it stays in memory until it is forked
-        try:
+        with _staying(source):
             self.make_room()
-        finally:
-            source.is_busy = was_busy
-        if was_busy or self.nbytes + self.reserved <= self.memory:
+        if source.is_busy or self.nbytes + self.reserved <= self.memory:
             session.begin_as_fork(source, point, origin.fork())
             return
         before = replace(source)
@@ -301,6 +300,23 @@ class SessionStore:
         _require_idle(session)
         return self.erase(session)
 
+    def fork(self, source: ServedSession, name: str | None) -> ServedSession:
+        """Return a new session that holds what an idle one does and shares its entries.
+
+        Raises:
+            SessionConflict: the session is busy.
+            NoSuchSession: it is empty or lost.
+        """
+        _require_idle(source)
+        cache = self.bring(source)
+        if cache is None:
+            raise NoSuchSession(f"slot {source.slot} is empty; there is nothing to fork")
+        with _staying(source):
+            session = self._add(source.owner, source.settings, name, None)
+            session.begin_as_fork(source, source.end, cache.fork())
+            self.make_room()
+        return session
+
     # ---- spans
 
     def bring(self, session: ServedSession) -> Cache | None:
@@ -390,6 +406,19 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
+
+
+@contextmanager
+def _staying(source: ServedSession | None) -> Iterator[None]:
+    """Keep a session in memory inside the context, in which another one comes to share with it."""
+    if source is None:
+        yield
+        return
+    was_busy, source.is_busy = source.is_busy, True
+    try:
+        yield
+    finally:
+        source.is_busy = was_busy
 
 
 def _require_idle(session: ServedSession) -> None:

@@ -14,7 +14,7 @@ from agentkv.serve import page
 from agentkv.serve.body import RequestError
 from agentkv.serve.engine import Engine
 from agentkv.serve.protocols.answer import Json
-from agentkv.serve.protocols.openai_requests import parse
+from agentkv.serve.protocols.openai_requests import Name, parse
 from agentkv.serve.session import ServedSession
 from agentkv.serve.sessions import SpanChange
 from agentkv.serve.shown import MOST_TOKENS, NEWEST, HeldStream, messages_of
@@ -23,6 +23,7 @@ from agentkv.serve.shown import MOST_TOKENS, NEWEST, HeldStream, messages_of
 class _SlotBody(BaseModel):
     filename: str = ""
     label: str = ""
+    session: Name | None = None
 
 
 class Slots:
@@ -91,8 +92,12 @@ class Slots:
         sessions, action = self._engine.sessions, request.query_params.get("action", "")
         if action in get_args(SpanChange):
             return await self._change_span(request, owner, slot, cast(SpanChange, action))
+        if action == "fork":
+            return await self._fork(request, owner, slot)
         if action not in ("save", "restore", "erase"):
-            raise RequestError("action is save, restore, erase, drop, pin or unpin", param="action")
+            raise RequestError(
+                "action is save, restore, erase, fork, drop, pin or unpin", param="action"
+            )
         name = ""
         if action != "erase":
             name = parse(_SlotBody, await self._body(request)).filename
@@ -115,6 +120,20 @@ class Slots:
         if action != "erase":
             done["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1000}
         return JSONResponse({"id_slot": slot, **done})
+
+    async def _fork(self, request: Request, owner: str, slot: int) -> Response:
+        name, sessions = parse(_SlotBody, await self._body(request)).session, self._engine.sessions
+
+        def fork() -> Json:
+            made = sessions.fork(sessions.at(owner, slot), name)
+            return {
+                "id_slot": made.slot,
+                "session": made.label,
+                "forked_from": slot,
+                "n_tokens": made.num_ids,
+            }
+
+        return JSONResponse(await self._in_engine(fork))
 
     async def _change_span(
         self, request: Request, owner: str, slot: int, how: SpanChange

@@ -33,6 +33,7 @@ from agentkv.serve.protocols.openai_answers import ChatAnswer, CompletionAnswer,
 from agentkv.serve.protocols.unsupported import CHAT_ONLY, COMPLETIONS_ONLY, find_unsupported
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.settings import EditMode
+from agentkv.settings import YEAR_S
 
 T = TypeVar("T", bound=BaseModel)
 Item = TypeVar("Item")
@@ -41,8 +42,6 @@ Send = Callable[[Event], None]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-_MOST_SECONDS = 365 * 86_400
-"""Longest time to live of a session (our choice)."""
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
 
 
@@ -187,7 +186,7 @@ class _OurSettings(Body, extra="forbid"):
     session: Name | None = None
     edits: EditMode | None = None
     fork: bool = False
-    ttl: Annotated[float, Field(gt=0, le=_MOST_SECONDS)] | None = None
+    ttl: Annotated[float, Field(gt=0, le=YEAR_S)] | None = None
     release: bool = False
 
 

@@ -145,7 +145,8 @@ function list() {
       make("span", `${session.policy}${budget}`, "soft"),
       bar(session, most),
       make("span", `${bytes(session.hot_bytes)} hot, ${bytes(session.cold_bytes)} cold, ` +
-        `${bytes(session.snapshot_bytes)} in snapshots`, "soft"),
+        `${bytes(session.snapshot_bytes)} in snapshots` +
+        (session.shared_bytes ? `, ${bytes(session.shared_bytes)} shared` : ""), "soft"),
       sparkline(sizes.get(session.session)));
     button.addEventListener("click", () => pick(session));
     item.append(button);
@@ -403,6 +404,17 @@ function save(event) {
   });
 }
 
+function fork() {
+  trying(async () => {
+    const name = `${current.name === null ? `slot ${current.slot}` : current.name} (fork)`.slice(-256);
+    const done = await read(`/slots/${current.slot}?action=fork`, {session: name});
+    await poll();
+    const made = sessions.find((each) => each.id === done.id_slot);
+    if (made) pick(made);
+    say("Forked. Both sessions go on by themselves.");
+  });
+}
+
 function erase() {
   if (!confirm("Erase this session?")) return;
   trying(async () => {
@@ -432,6 +444,7 @@ at("text").addEventListener("keydown", (event) => {
 at("stop").addEventListener("click", () => writing && writing.abort());
 at("load").addEventListener("click", () => trying(() => look(true)));
 at("save-form").addEventListener("submit", save);
+at("fork").addEventListener("click", fork);
 at("erase").addEventListener("click", erase);
 document.addEventListener("visibilitychange", () => document.hidden || poll());
 setInterval(() => {

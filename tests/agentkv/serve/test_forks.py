@@ -134,6 +134,53 @@ def test_a_conversation_forks_from_an_earlier_reply_of_another(served: Served) -
     assert content(fork) == content(alone[-1])
 
 
+def test_a_session_is_forked_by_its_slot(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    slot, path = first.usage.agentkv["slot"], f"{served.url}/slots"
+    with served.client("ann") as client:
+        body = {"session": "try"}
+        made = client.post(f"{path}/{slot}?action=fork", body=body, cast_to=dict[str, Any])
+        assert made["session"] == "try" and made["forked_from"] == slot != made["id_slot"]
+        with pytest.raises(openai.NotFoundError, match="no slot 77"):
+            client.post(f"{path}/77?action=fork", body={}, cast_to=object)
+        with pytest.raises(openai.BadRequestError, match="session"):
+            client.post(f"{path}/{slot}?action=fork", body={"session": ""}, cast_to=object)
+    more = [*with_reply(messages, first), user("more")]
+    found = [ask(served, more, prompt_cache_key=name) for name in ("try", "main")]
+    assert [how(each) for each in found] == ["continued"] * 2
+    assert content(found[0]) == content(found[1])
+
+
+def test_a_fork_never_takes_the_place_of_its_source(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.engine.sessions, "_max_sessions", 2)
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    ask(served, [user(WORDS)], prompt_cache_key="later")
+    fork = forking(served, [*with_reply(messages, first), user("more")], prompt_cache_key="sub")
+    assert how(fork) == "forked" and labels(served) == ["main", "sub"]
+
+
+def test_a_fork_takes_what_its_source_had_where_both_do_not_fit(local: LocalModel) -> None:
+    with serving(local, policies=("full",), budget=None, keys=("ann",)) as served:
+        messages = [system(WORDS), user(LONG * 4)]
+        first = ask(served, messages, prompt_cache_key="main")
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+        asked = [*with_reply(messages, first), user("more")]
+        expected = content(forking(served, asked))
+    memory = f"{int(1.2 * nbytes)}B"
+    with serving(local, policies=("full",), budget=None, keys=("ann",), memory=memory) as served:
+        ask(served, messages, prompt_cache_key="main")
+        last = ask(served, asked, prompt_cache_key="main")
+        other = [*with_reply(messages, first), user("other " * 60)]
+        fork = forking(served, other, prompt_cache_key="sub")
+        assert how(fork) == "forked" and content(last) == expected
+        assert served.engine.sessions.peak_nbytes <= served.engine.sessions.memory
+        assert served.engine.sessions.num_spills == 1
+
+
 def test_a_fork_of_nothing_is_a_new_session(served: Served) -> None:
     ask(served, [user(LONG)], key="bob")
     first, second = (forking(served, [user(LONG)], prompt_cache_key="a") for _ in range(2))

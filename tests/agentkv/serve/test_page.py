@@ -174,6 +174,27 @@ def test_a_session_of_another_program_is_picked_and_says_what_was_reused(
 
 
 @pytest.mark.browser
+def test_a_fork_that_is_made_on_the_page_goes_on_by_itself(served: Served, look: Look) -> None:
+    ask(served, [user(WORDS)], prompt_cache_key="theirs")
+
+    def fork(page: Page) -> None:
+        page.route("**/chat/completions", answer_briefly)
+        page.goto(served.url)
+        page.get_by_role("button", name="theirs").click()
+        page.get_by_role("button", name="Fork session").click()
+        expect(page.locator("#sessions strong")).to_have_text(["theirs", "theirs (fork)"])
+        expect(page.get_by_role("status")).to_contain_text("go on by themselves")
+        expect(page.locator("#messages li")).to_have_count(2)
+        page.get_by_label("Message", exact=True).fill("more")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("#messages .use")).to_contain_text("continued: kept")
+
+    look(fork)
+    source, made = json.loads(get(f"{served.url}/slots")[2])
+    assert source["n_tokens"] < made["n_tokens"] and made["name"] == "theirs (fork)"
+
+
+@pytest.mark.browser
 def test_hostile_text_is_shown_as_written_and_runs_nothing(served: Served, look: Look) -> None:
     ask(
         served,
