@@ -150,13 +150,15 @@ def load_model(
             quantize_linear(model, weights)
         if not places:
             move_weights(model.to(device), trim_heap)
-        return local_model(
+        local = local_model(
             model.eval(),
             tokenizer,
             name=str(name),
             cache_dtype=default_cache_dtype(name),
             **tuned_for(name),
         )
+        trim_heap()
+        return local
     except ModelError:
         raise
     except ImportError as error:
@@ -180,14 +182,17 @@ def _load_blocks(gguf: "GgufModel", name: str) -> LocalModel:
             tokenizer = gguf.tokenizer
             choice_here()
             model = packing.result()
+        trim_heap()  # what packing and the tokenizer left would stand beside the copy
         move_weights(model, trim_heap)
-        return local_model(
+        local = local_model(
             model,
             tokenizer,
             name=name,
             cache_dtype=default_cache_dtype(name),
             **tuned_for(name),
         )
+        trim_heap()
+        return local
     except GgufError as error:
         raise ModelError(str(error)) from error
     except OSError as error:

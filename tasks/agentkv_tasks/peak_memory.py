@@ -41,6 +41,17 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def rss_bytes() -> int | None:
+    """Return the resident memory of this process now; None on systems without /proc."""
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
 def peak_allocator_bytes(device: "torch.device | None") -> int | None:
     """Return the peak memory of tensors on a CUDA device since the last reset; None for others."""
     if device is None or device.type != "cuda":

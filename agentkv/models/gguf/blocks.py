@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from agentkv.cache.hf.trim import trim_heap
 from agentkv.models.gguf.architectures import architecture_of
 from agentkv.models.gguf.converted import GgufModel
 from agentkv.models.gguf.tensors import Array, read_blocks
@@ -23,6 +24,9 @@ from agentkv_kernels.weights import FORMATS, PackedWeight, pack
 
 UNQUANTIZED = ("F32", "F16", "BF16", "F64")
 """Formats of tensors that are no blocks."""
+
+_RELEASED = 16 << 20
+"""Bytes that are read before the memory that packing them took is released (our choice)."""
 
 _ROWS = 4096
 """Rows that are packed at once, because packing takes several times their memory."""
@@ -117,6 +121,7 @@ def load_blocks(model: GgufModel) -> Any:
     weights = dict(model.empty.state_dict())
     embedding, head = made.get_input_embeddings(), made.get_output_embeddings()
     is_tied = "lm_head.weight" not in model.places
+    waiting = 0
     # the largest first, while the others take no memory
     for name in sorted(model.places, key=lambda name: -weights[name].numel()):
         place, (path, _, leaf) = model.places[name], name.rpartition(".")
@@ -128,6 +133,10 @@ def load_blocks(model: GgufModel) -> Any:
             ]
             packed = _packed(formats[name], rows[0] if len(rows) == 1 else np.concatenate(rows))
             del rows
+            waiting += packed.nbytes
+            if waiting >= _RELEASED:
+                trim_heap()
+                waiting = 0
             if type(module) is nn.Linear:
                 made.set_submodule(path, QuantizedLinear(packed))
             elif type(module) is nn.Embedding:

@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from agentkv.cache.hf.trim import trim_heap
 from agentkv.models.find import (
     ModelError,
     find_model,
@@ -29,6 +30,7 @@ from agentkv.models.find import (
     require_quantizable,
 )
 from agentkv.settings import Weights
+from agentkv.weights.huge_pages import move_weights
 from agentkv.weights.linear import QuantizedEmbedding, QuantizedLinear
 from agentkv.weights.replace import quantize_linear
 from agentkv_tasks.bench.host import dtype_name
@@ -184,6 +186,28 @@ def load(name: str, device: torch.device, dtype: str, weights: Weights = "auto")
 
     loaded = _loaded(name, model, "", file=file)
     return replace(loaded, served=_with_plain_attention(load_blocks(gguf)))
+
+
+def load_blocks_of(
+    name: str, device: torch.device, dtype: str, weights: Weights = "auto"
+) -> tuple[Any, Path] | None:
+    """Load a GGUF file in its blocks as `load_model` does, without the model in floating point.
+
+    Returns:
+        The model and the file; None for models that do not stay in the blocks of a file.
+
+    Raises:
+        ModelError: the model does not exist or is incomplete.
+    """
+    source = find_model(name)
+    gguf = gguf_in_blocks(source, device=str(device), dtype=dtype, weights=weights)
+    if gguf is None:
+        return None
+    from agentkv.models.gguf.blocks import load_blocks
+
+    model = _with_plain_attention(load_blocks(gguf))
+    move_weights(model, trim_heap)
+    return model, Path(source)
 
 
 def build(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from agentkv_tasks.bench.contenders.models import (
     LoadedModel,
     build,
     load,
+    load_blocks_of,
     most_positions,
     twin,
 )
@@ -76,6 +78,21 @@ class ContenderBenchSettings(ModelBenchSettings):
                 "positions"
             )
         return loaded
+
+    def load_served(self, num_positions: int) -> tuple[Any, Path | None]:
+        """Load only what agentkv serves, and return the GGUF file that it is from, if any.
+
+        Raises:
+            ValueError: as `load`.
+        """
+        if self.shape is None:
+            settings = self.settings
+            device = device_of(settings.device)
+            found = load_blocks_of(settings.model, device, settings.dtype, settings.weights)
+            if found is not None:
+                return found
+        loaded = self.load(num_positions)
+        return loaded.served, loaded.file
 
     def about(self, loaded: LoadedModel, **settings: Any) -> dict[str, Any]:
         """Return the fields that all rows of a file share, with further `settings`."""

@@ -2,15 +2,22 @@
 
 import gc
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from agentkv_kernels.device import choice_here
 from agentkv_tasks.bench.contenders.contender import Contender, cold_bytes
 from agentkv_tasks.bench.contenders.others import other
 from agentkv_tasks.bench.contenders.prepare import ContenderBenchSettings, make_ours, random_ids
 from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.bench.memory.process import MemoryUse
-from agentkv_tasks.peak_memory import peak_allocator_bytes, peak_rss_bytes, reset_peaks
+from agentkv_tasks.peak_memory import (
+    peak_allocator_bytes,
+    peak_rss_bytes,
+    reset_peaks,
+    rss_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +35,12 @@ class MemoryEpisode:
 def measured(episode: MemoryEpisode) -> MemoryUse:
     """Run an episode in this process, which must not have done anything before."""
     with threads_of_torch(episode.bench.threads), torch.inference_mode():
-        contender = _contender(episode)
+        choice_here()
+        gc.collect()
+        reset_peaks()
+        before = peak_rss_bytes()
+        contender, file = _contender(episode)
+        load_bytes = max(0, peak_rss_bytes() - before)
         prompt = random_ids(contender.model, 1, episode.seen)
         # weights in a mapped file are resident once they have been used
         contender.model(input_ids=prompt[:, :1], use_cache=False, logits_to_keep=1)
@@ -50,6 +62,9 @@ def measured(episode: MemoryEpisode) -> MemoryUse:
             cache_peak_bytes=contender.peak_bytes,
             resident_bytes=peak_rss_bytes(),
             kept_rows=contender.num_rows,
+            end_bytes=rss_bytes(),
+            load_bytes=load_bytes,
+            file_bytes=None if file is None else file.stat().st_size,
         )
 
 
@@ -59,12 +74,15 @@ def _peak_bytes(device: torch.device) -> int:
     return peak_rss_bytes() if on_device is None else on_device
 
 
-def _contender(episode: MemoryEpisode) -> Contender:
-    """Make the contender, with no other form of the weights in memory than its own."""
+def _contender(episode: MemoryEpisode) -> tuple[Contender, Path | None]:
+    """Make the contender, with no other form of the weights in memory than its own; and return the
+    GGUF file of the model, if it is from one."""
     bench, settings = episode.bench, episode.bench.settings
-    loaded = bench.load(episode.num_positions)
     for chosen in settings.policies:
         if chosen.row_name == episode.label:
-            return make_ours(settings, [chosen], loaded.served)[0]
+            served, file = bench.load_served(episode.num_positions)
+            return make_ours(settings, [chosen], served)[0], file
+    loaded = bench.load(episode.num_positions)
     chunk, budget = settings.chunk, settings.budget
-    return other(episode.label, bench.against, loaded.model, chunk=chunk, budget=budget)
+    made = other(episode.label, bench.against, loaded.model, chunk=chunk, budget=budget)
+    return made, loaded.file

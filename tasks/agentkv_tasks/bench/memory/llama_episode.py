@@ -3,13 +3,14 @@ imports neither torch nor transformers.
 """
 
 import gc
+import importlib
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentkv_tasks.bench.contenders.llama_context import Context, GgufWeights, Sizes
 from agentkv_tasks.bench.memory.process import MemoryUse
-from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks
+from agentkv_tasks.peak_memory import peak_rss_bytes, reset_peaks, rss_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,11 @@ class LlamaEpisode:
 
 def measured(episode: LlamaEpisode) -> MemoryUse:
     """Run an episode in this process, which must not have done anything before."""
+    importlib.import_module("llama_cpp")
+    reset_peaks()
+    before = peak_rss_bytes()
     weights = GgufWeights(episode.path)
+    load_bytes = max(0, peak_rss_bytes() - before)
     context = Context(episode.label, weights, episode.sizes, episode.num_threads)
     # as the other caches' models, it has read one token before
     context.begin(1)
@@ -60,4 +65,7 @@ def measured(episode: LlamaEpisode) -> MemoryUse:
         cache_peak_bytes=None,
         resident_bytes=peak_rss_bytes(),
         kept_rows=float(context.num_fed),
+        end_bytes=rss_bytes(),
+        load_bytes=load_bytes,
+        file_bytes=episode.path.stat().st_size,
     )

@@ -34,7 +34,7 @@ from agentkv_tasks.bench.memory.episode import MemoryEpisode
 from agentkv_tasks.bench.memory.llama_episode import LlamaEpisode
 from agentkv_tasks.bench.memory.process import MemoryUse, in_a_process
 from agentkv_tasks.bench.memory.rows import MemoryRow
-from agentkv_tasks.bench.memory.table import figures, table
+from agentkv_tasks.bench.memory.table import figures, process_table, table
 from agentkv_tasks.progress import progress_on
 from agentkv_tasks.provenance import commit
 
@@ -84,6 +84,9 @@ def run_bench(bench: MemoryBench, console: Console) -> list[MemoryRow]:
     except (KeyboardInterrupt, RuntimeError) as error:
         ended = error
     shown = [table(rows)] if rows else []
+    beside = process_table(rows)
+    if beside is not None:
+        shown.append(beside)
     if isinstance(ended, RuntimeError):
         console.print(*shown)
         raise ended

@@ -26,6 +26,9 @@ class MemoryUse:
     cache_peak_bytes: int | None
     resident_bytes: int
     kept_rows: float
+    end_bytes: int | None
+    load_bytes: int
+    file_bytes: int | None
 
 
 class ProcessTask(Protocol):

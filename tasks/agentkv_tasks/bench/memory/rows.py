@@ -57,6 +57,14 @@ class MemoryRow(BenchRow):
     """Distances found by the checks before the measurement, as shares; see `verify`."""
     cold_bytes: int | None = None
     """Cold tier and its index at the end; None in rows of versions that did not count it."""
+    end_bytes: int | None = None
+    """Resident memory of the process after the last token; None where the system does not tell, and
+    in rows of versions that did not read it."""
+    load_bytes: int | None = None
+    """Peak resident memory while the model is loaded, beyond what the process held before. For
+    agentkv this is the model alone: libraries that it imports first are not counted."""
+    file_bytes: int | None = None
+    """Size of the GGUF file; None for other models."""
     form: str = ""
     """Formats of the weights, or their dtype; empty in rows of versions that knew floating point
     alone."""

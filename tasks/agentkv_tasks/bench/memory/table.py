@@ -67,6 +67,43 @@ def table(rows: Sequence[MemoryRow]) -> Table:
     return found
 
 
+_PROCESS_CAPTION = (
+    "load: peak resident memory while the model is loaded, beyond what the process held before; x: "
+    "relative to its file of {file}. end: resident memory of the process after the last token. x: "
+    "its peak relative to {other}."
+)
+
+
+def process_table(rows: Sequence[MemoryRow]) -> Table | None:
+    """Return what loading took and what the process held at the end, or None for rows that have no
+    size of a file; peaks stand beside llama.cpp's with the smallest one at that length."""
+    known = [row for row in rows if row.file_bytes and row.load_bytes is not None]
+    if not known:
+        return None
+    theirs: dict[int, MemoryRow] = {}
+    for row in known:
+        if row.kind == "llama.cpp":
+            least = theirs.get(row.seen, row)
+            theirs[row.seen] = min(least, row, key=lambda each: each.resident_bytes)
+    other = "the smallest of llama.cpp" if theirs else "llama.cpp, which was not measured"
+    size = next(row.file_bytes for row in known if row.file_bytes)
+    caption = _PROCESS_CAPTION.format(file=human_bytes(size), other=other)
+    found = bench_table(caption, "load", "x", "peak", "x", "end", length="seen", label="cache")
+    for row in with_gaps(found, known, key=lambda row: row.seen):
+        assert row.file_bytes and row.load_bytes is not None
+        base = theirs.get(row.seen)
+        found.add_row(
+            str(row.seen),
+            Text(row.label),
+            human_bytes(row.load_bytes),
+            f"{row.load_bytes / row.file_bytes:.2f}",
+            human_bytes(row.resident_bytes),
+            f"{row.resident_bytes / base.resident_bytes:.2f}" if base else "-",
+            "-" if row.end_bytes is None else human_bytes(row.end_bytes),
+        )
+    return found
+
+
 def figures(rows: Sequence[MemoryRow]) -> Iterator[Figure]:
     """Yield the memory of processes and of caches over the tokens seen."""
     yield Figure(

@@ -48,6 +48,9 @@ def memory(
     Each cache is checked first. Then every policy and length, and transformers' DynamicCache, gets
     its own process, which reads a prompt, decodes and reports its peak resident memory.
 
+    With a GGUF file, a second table compares the peak while loading with the size of the file,
+    and the whole process with that of llama.cpp.
+
     A process of llama.cpp reads the same weights from a file and imports neither torch nor
     transformers. What the other libraries need is in the help of bench speed.
     """
