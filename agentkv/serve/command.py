@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import resource
 import socket
 import tempfile
 import threading
@@ -185,6 +186,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def serve(api: Api, settings: ServeSettings) -> None:
     """Answer requests until the process is told to stop. Replies in progress have ten seconds."""
     with listen(settings) as listening:
+        allow_files()
         _uvicorn(api).run(sockets=[listening])
 
 
@@ -200,6 +202,14 @@ def serving_in_thread(api: Api, settings: ServeSettings) -> Iterator[int]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def allow_files() -> None:
+    """Let this process have as many files open as the system allows it: caches that share entries
+    keep some open, beside one for each client."""
+    with contextlib.suppress(OSError, ValueError):  # a system that allows no more
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _uvicorn(api: Api) -> uvicorn.Server:

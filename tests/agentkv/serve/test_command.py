@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,14 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
     assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert process.returncode == 130
     assert len(list(store.glob("sessions/*/cache-*"))) == 1
+
+
+def test_a_server_may_open_as_many_files_as_the_system_allows() -> None:
+    code = (
+        "import resource; from agentkv.serve.command import allow_files\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))\n"
+        "allow_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
