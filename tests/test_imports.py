@@ -68,7 +68,7 @@ FLOORS = {
         "visualwebarena vwa_long vwa_unseen",
         "suites",
         "run show",
-        "bench calibrate from_python record",
+        "bench calibrate from_python record train",
         "cli",
     ),
     "agentkv_lab": (

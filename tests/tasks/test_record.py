@@ -1,5 +1,6 @@
 """`agentkv tasks record`: solutions and successful episodes, with their pages and replies."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from agentkv.recordings import Recording, read_recordings
 from agentkv_env.serialize import serialize
 from agentkv_tasks.cli.app import cli
+from agentkv_tasks.results import Results, Row
 from tests.tasks.runs import SMALL
 
 SEED = "1000000"
@@ -67,14 +69,13 @@ def test_what_must_not_or_cannot_be_recorded_is_refused_in_a_line(
     assert not file.exists()
 
 
-@pytest.mark.browser
-def test_a_run_in_an_evaluation_world_is_refused(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ("--model", "stop", "--tasks", str(SMALL), "--no-screenshots", "--no-ocr")
-    called("run", *options, "--workers", "1", "--limit", "1", "--out", str(run))
-    said = called("tasks", "record", str(tmp_path / "a"), "--from", str(run), code=2)
-    assert "no successful episode to record among 0 successes" in said
-    rows = (run / "results.jsonl").read_text()
-    (run / "results.jsonl").write_text(rows.replace('"success": false', '"success": true'))
-    said = called("tasks", "record", str(tmp_path / "a"), "--from", str(run), code=2)
+def test_a_run_without_successes_or_in_an_evaluation_world_is_refused(
+    row: Callable[..., Row], tmp_path: Path
+) -> None:
+    command = ("tasks", "record", str(tmp_path / "a"), "--from", str(tmp_path))
+    with Results(tmp_path / "results.jsonl") as results:
+        results.append(row(success=False))
+        assert "no successful episode to record among 0 successes" in called(*command, code=2)
+        results.append(row(seed=1))
+    said = called(*command, code=2)
     assert "was played in world 75, and worlds below 1000000 evaluate models" in said
