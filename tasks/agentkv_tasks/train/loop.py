@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy
 from agentkv.models.adapter import base_file, quiet_peft
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
-from agentkv_tasks.train.folder import TrainingFolder, log_line
+from agentkv_tasks.train.curve import write_curve
+from agentkv_tasks.train.folder import LOG, TrainingFolder, log_line
 from agentkv_tasks.train.rows import (
     IGNORED,
     EpisodeRow,
@@ -280,6 +281,7 @@ class Training:
         )
         self.folder.save(self.model, self._optimizer, asdict(progress))
         log.append(log_line({**asdict(found), "rate": self._rate()}))
+        write_curve(self.folder.path / LOG, title=f"training of {self.settings.model}")
         on_check(found)
 
     def _diverged(self, reason: str) -> Diverged:
