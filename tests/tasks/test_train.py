@@ -182,6 +182,14 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert (tmp_path / "two" / "log.jsonl").stat().st_size == size
 
 
+def test_a_training_by_the_clock_ends(plain: Path, recordings: Path, tmp_path: Path) -> None:
+    arguments = ("--model", plain, "--recordings", recordings, "--to", tmp_path, "--device", "cpu")
+    code, said = call(*arguments, "--minutes", 0.01, "--rows", 1, "--rank", 4)
+    steps = [line["step"] for line in logged(tmp_path)]
+    assert code == 0 and "step 0, held out" in said and steps[0] == 0 < steps[-1]
+    assert "adapter: " in said
+
+
 def test_an_interrupted_training_equals_one_in_a_go(
     plain: Path, recordings: Path, tmp_path: Path
 ) -> None:

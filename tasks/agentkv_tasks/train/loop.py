@@ -55,6 +55,7 @@ class TrainProgress:
     tokens: int = 0
     """Ids of all rows so far, padding apart."""
     seconds: float = 0.0
+    """Time of all steps and measurements."""
     best_loss: float = math.inf
     """Lowest loss on held-out replies so far."""
     digest: str = ""
@@ -253,9 +254,11 @@ class Training:
 
     def _check(self, log: Any, on_check: Callable[[Check], None]) -> None:
         """Measure and save. Raises Diverged, and saves nothing then."""
+        began = time.monotonic()
         loss, num_exact, num_replies = self._measured(self._held)
         text = self._measured(self._held_texts)[0] if self._held_texts else None
         progress = self.progress
+        progress.seconds += time.monotonic() - began
         if progress.step == 0:
             if not math.isfinite(loss):
                 raise TrainError(
