@@ -34,6 +34,9 @@ from agentkv_env.page_dialogs import Dialogs
 from agentkv_env.session import Session as BrowserSession
 from agentkv_env.session import require_chromium_page
 
+_OF_LOADING = {"device", "dtype", "weights", "adapter", "merge_adapter"}
+"""Settings that matter when a model is loaded."""
+
 
 class PageOptions(TypedDict, total=False):
     """Options of a session: its seed, and how it treats the page."""
@@ -101,9 +104,11 @@ class Agent:
                 device=self.settings.device,
                 dtype=self.settings.dtype,
                 weights=self.settings.weights,
+                adapter=self.settings.adapter,
+                merge_adapter=self.settings.merge_adapter,
                 on_progress=on_progress,
             )
-        elif given := overrides.keys() & {"device", "dtype", "weights"}:
+        elif given := overrides.keys() & _OF_LOADING:
             raise SettingsError(
                 f"{' and '.join(sorted(given))}: {type(model).__name__} is loaded already; give "
                 "the model's name here, or the option to agentkv.load_model"

@@ -35,7 +35,8 @@ def check_model(settings: ModelSettings) -> None:
     """Check that the model of a run exists, without loading it.
 
     Raises:
-        ValueError: no such model; the message names the known models and scripts.
+        ValueError: no such model, or an adapter of another one; the message names the known
+            models and scripts.
     """
     if settings.model in SCRIPTED:
         return
@@ -46,6 +47,10 @@ def check_model(settings: ModelSettings) -> None:
     except ModelError as error:
         hint = did_you_mean(settings.model, SCRIPTED)
         raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
+    if settings.adapter is not None:
+        from agentkv.models.adapter import check_adapter
+
+        check_adapter(settings.adapter, settings.model)
 
 
 def check_language_model(settings: ModelSettings) -> None:
@@ -82,7 +87,11 @@ def convert_model(settings: ModelSettings, on_progress: Listener) -> None:
     source = find_model(settings.model)
     if not is_gguf(source):
         return
-    chosen = {"device": settings.device, "dtype": settings.dtype, "weights": settings.weights}
+    chosen = {
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "weights": settings.loaded_weights,
+    }
     if gguf_in_blocks(source, **chosen) is None:
         model_folder(source, on_progress)
 
@@ -110,6 +119,8 @@ def load_run_model(
             device=settings.device,
             dtype=settings.dtype,
             weights=settings.weights,
+            adapter=settings.adapter,
+            merge_adapter=settings.merge_adapter,
             on_progress=on_progress,
         )
 

@@ -169,7 +169,11 @@ def plan_model(settings: PoliciesSettings) -> PlannedModel:
         stored = default_cache_dtype(settings.model)
     elif stored == "model":
         stored = dtype or own_dtype
-    chosen = {"device": settings.device, "dtype": settings.dtype, "weights": settings.weights}
+    chosen = {
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "weights": settings.loaded_weights,
+    }
     form = dtype or own_dtype
     if settings.weights in ("int8", "int4"):
         require_quantizable(settings.weights, device=settings.device, dtype=settings.dtype)

@@ -233,6 +233,12 @@ class ModelSettings(Settings):
     """Form of the weights. `auto` leaves those of a quantized GGUF file as they are where a CPU can
     compute with them, and is `float` otherwise; `int8` and `int4` quantize linear layers when the
     model is loaded, on a CPU."""
+    adapter: str | None = None
+    """Folder of a LoRA adapter, as `agentkv train` and peft write it. The weights are then `float`
+    unless `int8` or `int4` is given."""
+    merge_adapter: bool = True
+    """Add the adapter to the weights when the model is loaded. Otherwise layers keep it apart, and
+    no step is compiled."""
     cache_dtype: Literal["auto", "model", "float32", "bfloat16", "float16"] = "auto"
     """Dtype in which the cache stores what it does not quantize, whatever the model computes in.
     `auto` is the checkpoint's if that has 16 bits, else bfloat16; `model` is what the model
@@ -259,6 +265,11 @@ class ModelSettings(Settings):
         made = make({**profile, **values})
         made.model_fields_set.difference_update(profile.keys() - values.keys())
         return made
+
+    @property
+    def loaded_weights(self) -> Weights:
+        """The form of the weights: no adapter can be added to the blocks of a GGUF file."""
+        return "float" if self.adapter is not None and self.weights == "auto" else self.weights
 
     @field_validator("budget")
     @classmethod

@@ -51,7 +51,7 @@ FLOORS = {
     "agentkv": (
         "defaults nearest progress startup",
         "advice browsing dialog files hub policies settings terminal weights",
-        "cache status_line trace",
+        "cache recordings status_line trace",
         "answer_form",
         "models",
         "episode",
@@ -68,7 +68,7 @@ FLOORS = {
         "visualwebarena vwa_long vwa_unseen",
         "suites",
         "run show",
-        "bench calibrate from_python",
+        "bench calibrate from_python record train",
         "cli",
     ),
     "agentkv_lab": (

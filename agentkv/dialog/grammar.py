@@ -20,12 +20,10 @@ from tokenizers import Tokenizer
 from agentkv.dialog.further import patterns as further_patterns
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
-from agentkv.dialog.reply import label
+from agentkv.dialog.reply import MAX_THOUGHT, label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
-MAX_THOUGHT = 400
-"""Maximum number of characters in a line of thought."""
 MAX_TEXT = 120
 """Maximum number of characters in a free string. Without a limit, a small model never closes the
 bracket."""

@@ -15,9 +15,12 @@ from itertools import takewhile
 
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import quote_up_to
-from agentkv_env.actions import Action, render
+from agentkv_env.actions import Action, extract, parse, render
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, neutralize
+
+MAX_THOUGHT = 400
+"""Maximum number of characters in a free line of thought."""
 
 
 def write_reply(action: Action, page: Page, *, quote: str = "") -> str:
@@ -35,6 +38,44 @@ def write_reply(action: Action, page: Page, *, quote: str = "") -> str:
     if not lines:
         lines.append("done" if action.kind == "stop" else action.kind)
     return "\n".join([*lines, f"```{render(action)}```"])
+
+
+def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
+    """Return a whole reply for `action` as chat models are told to write it (`dialog.chat`): a line
+    that says what it acts on, then the action in a fence.
+
+    The line has the element's role and name. Without an element it is the quotation, or else the
+    verb, or `done` before a stop.
+
+    Args:
+        quote: as in `write_reply`.
+    """
+    node = None if action.element_id is None else page.element(action.element_id)
+    if node is not None:
+        line = node.role if label(node) == node.role else f"{node.role} {label(node)}"
+    else:
+        line = quote or ("done" if action.kind == "stop" else action.kind)
+    return f"{line[:MAX_THOUGHT]}\n```{render(action)}```"
+
+
+def rewritten(reply: str, thoughts: Thoughts, *, goal: str, pages: Sequence[Page]) -> str:
+    """Return a reply with the lines before its action that a model with `thoughts` writes.
+
+    Args:
+        reply: a readable reply of a model with other thoughts.
+        pages: the pages of the episode up to the one that is answered.
+
+    Raises:
+        ActionError: the reply holds no readable action.
+    """
+    action = parse(extract(reply, strict=False), strict=False)
+    quote = (
+        ""
+        if action.element_id is not None and thoughts == "free"
+        else (find_quotation(action, goal, pages))
+    )
+    write = write_free_reply if thoughts == "free" else write_reply
+    return write(action, pages[-1], quote=quote)
 
 
 def notes_in(reply: str, thoughts: Thoughts) -> str:

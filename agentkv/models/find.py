@@ -95,9 +95,9 @@ def _gguf_in(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def weights_digest(name: str | Path, weights: str = "auto") -> str:
+def weights_digest(name: str | Path, weights: str = "auto", adapter: str = "") -> str:
     """Return 16 hex digits of a SHA-256 over the weight files, to tell models apart, followed by
-    `weights` if that is not `auto`.
+    `weights` if that is not `auto`, and by the digest of an adapter if there is one.
 
     Reads every weight file once: 0.1 s for `nano`, seconds for several GB.
 
@@ -113,7 +113,8 @@ def weights_digest(name: str | Path, weights: str = "auto") -> str:
     for path in paths:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16] + ("" if weights == "auto" else f" {weights}")
+    more = [each for each in (weights.removeprefix("auto"), adapter) if each]
+    return " ".join([digest.hexdigest()[:16], *more])
 
 
 def default_cache_dtype(name: str | Path) -> str:

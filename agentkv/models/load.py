@@ -17,6 +17,7 @@ from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.dialog.rendering import TemplateError, chat_templates
+from agentkv.models.adapter import add_adapter, check_adapter
 from agentkv.models.find import (
     ModelError,
     check_files,
@@ -69,6 +70,8 @@ def load_model(
     device: str = "auto",
     dtype: str = "auto",
     weights: Weights = "auto",
+    adapter: str | Path | None = None,
+    merge_adapter: bool = True,
     quantization_config: Any = None,
     device_map: Any = None,
     on_progress: Listener | None = None,
@@ -87,6 +90,9 @@ def load_model(
         weights: `int8` and `int4` quantize the linear layers, on a CPU. `auto` leaves the matrices
             of a GGUF file in its blocks if a CPU can compute with them and no `dtype` is given;
             other models are as with `float`, in `dtype`.
+        adapter: folder of a LoRA adapter in peft's format. A GGUF file is then converted.
+        merge_adapter: add the adapter to the weights; otherwise layers keep it apart, and no step
+            is compiled.
         quantization_config: quantizes the weights, such as `transformers.QuantoConfig` or
             `BitsAndBytesConfig`; needs accelerate and the package that it names.
         device_map: places parts of the model, as in `from_pretrained`, in place of `device`; needs
@@ -95,8 +101,8 @@ def load_model(
 
     Raises:
         ModelError: unknown name, missing or unreadable files, weights that do not match
-            config.json, a tokenizer that the agent cannot use, no GPU for `device`, or a package
-            that is not installed.
+            config.json, a tokenizer that the agent cannot use, no GPU for `device`, a package
+            that is not installed, or an adapter of another model.
     """
     source = find_model(name)
     if device_map is not None and device != "auto":
@@ -107,6 +113,10 @@ def load_model(
         )
     device = computing_device(device)
     places = device_map is not None or quantization_config is not None
+    lora = None if adapter is None else check_adapter(adapter, name)
+    if lora is not None:
+        _require_place_for_adapter(weights, is_merged=merge_adapter, is_placed=places)
+        weights = "float" if weights == "auto" else weights
     if weights in ("int8", "int4"):
         require_quantizable(weights, device=device, dtype=dtype, is_placed=places)
     elif not places and (
@@ -146,6 +156,8 @@ def load_model(
         )
         model, info = loaded
         _check_loading(info, folder)
+        if lora is not None:
+            model = add_adapter(model, lora, merged=merge_adapter)
         if weights in ("int8", "int4"):
             quantize_linear(model, weights)
         if not places:
@@ -169,6 +181,19 @@ def load_model(
         raise ModelError(
             f"{folder} cannot be read as a model: {type(error).__name__}: {message}"
         ) from error
+
+
+def _require_place_for_adapter(weights: Weights, *, is_merged: bool, is_placed: bool) -> None:
+    """Check that an adapter can be added to weights in this form. Raises ModelError."""
+    if is_placed:
+        raise ModelError(
+            "an adapter is added to a model in floating point on one device; give no device_map "
+            "and no quantization_config"
+        )
+    if weights in ("int8", "int4") and not is_merged:
+        raise ModelError(
+            f"weights={weights!r} quantizes a model with its adapter merged; leave merge_adapter on"
+        )
 
 
 def _load_blocks(gguf: "GgufModel", name: str) -> LocalModel:

@@ -16,15 +16,15 @@ from agentkv.cache.budget import needs_budget
 from agentkv.cache.cache import Cache
 from agentkv.cache.hf.forward import COMPILED, decoding
 from agentkv.defaults import CHUNK, POLICY
-from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
-from agentkv.dialog.prompt import DoesNotThink, EncodedText, Template, nonce_of
+from agentkv.dialog.prompt import DoesNotThink, EncodedText, Template
 from agentkv.dialog.reply import notes_in
 from agentkv.dialog.schema.prepared import PreparedSchema, rule_of
 from agentkv.models.batch import Batch
 from agentkv.models.generation import Generation, context_limit_error
 from agentkv.models.held import HeldSpans, token_ends
 from agentkv.models.model import BrokenConversation, Cancelled, OutOfMemory, Reply
+from agentkv.models.prompts import EpisodePrompt
 from agentkv.models.rules import FreeRule, GrammarRule, Rule, TextRule, ThinkingRule
 from agentkv.models.sampling import Sampler
 from agentkv.models.saved import (
@@ -38,7 +38,6 @@ from agentkv.models.stream import StreamTurn, TokenStream, common_start
 from agentkv.policies.registry import policy as named_policy
 from agentkv.progress import Listener
 from agentkv.settings import ActingSettings, ModelSettings, PageSettings
-from agentkv_env.changes import Known, serialize_changes
 from agentkv_env.page import Page
 from agentkv_env.serialize import serialize
 from agentkv_env.timing import Stopwatch, timed
@@ -241,10 +240,10 @@ class LocalConversation:
         self._acting = acting
         self._local = acting.local
         self._first_goal = self._goal = _encodable(goal)
-        self._nonce = nonce_of(self._first_goal, seed)
+        self._prompt = EpisodePrompt(acting.template, acting.settings, self._first_goal, seed)
         self._stream = TokenStream(
             acting.new_cache,
-            acting.template.opening(self._first_goal, self._nonce),
+            self._prompt.opening(self._first_goal),
             acting.template.separator,
             pins=acting.settings.pins,
             is_rebuilt=acting.pages.rebuild,
@@ -252,7 +251,6 @@ class LocalConversation:
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.settings.temperature, random)
         self._held = HeldSpans()
-        self._known: Known | None = None
         self._next_goal: list[int] = []
         """Ids of a goal or question that no page has followed yet."""
         self.is_cancelled: Callable[[], bool] = lambda: False
@@ -369,8 +367,10 @@ class LocalConversation:
         self._require_whole()
         acting, template, stream = self._acting, self._acting.template, self._stream
         with timed(stopwatch, "tokenizer"):
-            observation = template.encoded("") if page is None else self._observation(page)
-            actions = "" if page is None or is_question else self._further_actions(page)
+            observation = template.encoded("") if page is None else self._prompt.observation(page)
+            actions = ""
+            if page is not None and not is_question:
+                actions = self._prompt.further_actions(page)
             turn = self._new_turn(page, observation, note, actions)
         last_pages = acting.pages.last_pages
         stream.prepare_turn(None if page is None or last_pages is None else last_pages - 1)
@@ -397,43 +397,17 @@ class LocalConversation:
         )
         return PendingReply(observation, generation, stopwatch, is_question)
 
-    def _observation(self, page: Page) -> EncodedText:
-        """Serialize a page as the model is shown it, and encode it once."""
-        acting, template = self._acting, self._acting.template
-        counted: list[EncodedText] = []
-
-        def count(text: str) -> int:
-            if counted:
-                return template.count(text)
-            counted.append(template.encoded(text))  # the whole page
-            return len(counted[0].ids)
-
-        seen, known = serialize_changes(
-            page,
-            self._known,
-            layout=template.layout,
-            budget=acting.settings.observation_tokens,
-            count=count,
-        )
-        self._known = known if acting.settings.observations == "changes" else None
-        return counted[0] if counted == [seen.text] else template.encoded(seen.text)
-
-    def _further_actions(self, page: Page) -> str:
-        """Describe actions that only some pages have a use for, unless the model was trained on a
-        language without them."""
-        return describe(page) if self._acting.template.thoughts == "free" else ""
-
     def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> StreamTurn:
         template, last_pages = self._acting.template, self._acting.pages.last_pages
-        shown = template.turn(observation, note, self._nonce, actions=actions)
+        shown = self._prompt.turn(observation, note, actions=actions)
         if last_pages is None or page is None:
             has_page = page is not None
             return StreamTurn(shown, (0, 0), goal=self._next_goal, has_page=has_page)
         if self._acting.pages.notes_only:
-            left = template.turn("", "", self._nonce)
+            left = self._prompt.turn("")
         else:
             head = serialize(replace(page, nodes=()), layout=template.layout)
-            left = template.turn(head.text, note, self._nonce)
+            left = self._prompt.turn(head.text, note)
         start = common_start(shown, left)
         end = common_start(shown[start:][::-1], left[start:][::-1])
         return StreamTurn(shown, (start, len(shown) - end), goal=self._next_goal)
@@ -510,11 +484,11 @@ class LocalConversation:
                 seen=stream.cache.seen,
                 first_goal=self._first_goal,
                 goal=self._goal,
-                nonce=self._nonce,
+                nonce=self._prompt.nonce,
                 next_goal=self._next_goal,
                 pending=stream.pending,
                 turns=stream.turns,
-                known=self._known,
+                known=self._prompt.known,
                 earlier=stream.earlier,
                 held=self._held.save(),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
@@ -537,11 +511,12 @@ class LocalConversation:
             raise ConversationFileError(
                 f"the saved random state fits no generator of this device: {error}"
             ) from error
-        self._first_goal, self._goal, self._nonce = saved.first_goal, saved.goal, saved.nonce
+        self._first_goal, self._goal = saved.first_goal, saved.goal
+        self._prompt.nonce = saved.nonce
         self._next_goal = list(saved.next_goal)
-        self._known = saved.known
+        self._prompt.known = saved.known
         stream = self._stream
-        stream.opening = self._acting.template.opening(self._first_goal, self._nonce)
+        stream.opening = self._prompt.opening(self._first_goal)
         stream.cache, stream.pending = cache, list(saved.pending)
         stream.turns, stream.earlier = saved.turns, saved.earlier
         self._held.restore(saved.held)

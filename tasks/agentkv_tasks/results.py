@@ -33,6 +33,8 @@ UNRECORDED: Mapping[str, Any] = {
     "thinking": 0,
     "weights": "",
     "cache_dtype": "model",
+    "adapter": None,
+    "merge_adapter": True,
     "unreset": [],
     "judge": "",
 }

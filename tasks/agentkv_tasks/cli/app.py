@@ -23,6 +23,7 @@ from agentkv_tasks.cli.serve import serve
 from agentkv_tasks.cli.show import show
 from agentkv_tasks.cli.sites import sites
 from agentkv_tasks.cli.tasks import tasks
+from agentkv_tasks.cli.train import train
 
 
 class _Commands(TyperGroup):
@@ -61,6 +62,7 @@ for command in (
     act,
     serve,
     mcp,
+    train,
     calibrate,
     show,
     replay,

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from agentkv_tasks.cli.options import for_people, takes
+from agentkv_env.sites.names import FIRST_TRAINING_SEED
+from agentkv_tasks.cli.options import exclude, for_people, takes
 from agentkv_tasks.settings import RunSettings
 
 
@@ -87,6 +88,70 @@ def check(
             line = Text(f"{finding.verdict:<8}", style=colors[finding.verdict])
             console.print(line + Text(f"{finding.name:<24} {finding.detail}"), soft_wrap=True)
         raise typer.Exit(1 if has_failed else 0)
+
+
+@tasks.command()
+@takes(RunSettings, "tasks", "limit", "browser_path")
+def record(
+    given: dict[str, Any],
+    file: Annotated[
+        Path, typer.Argument(help="File of recordings, which is continued.", metavar="FILE")
+    ],
+    world_seed: Annotated[
+        int, typer.Option(help="Seed of the first embedded world; those below evaluate models.")
+    ] = FIRST_TRAINING_SEED,
+    worlds: Annotated[int, typer.Option(min=1, help="Number of worlds, with seeds in a row.")] = 1,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Folder (--out) of a run on embedded sites, whose episodes are recorded instead "
+            "of solutions.",
+            metavar="DIR",
+        ),
+    ] = None,
+    only: Annotated[
+        Literal["successes"], typer.Option(help="Episodes of --from that are recorded.")
+    ] = "successes",
+) -> None:
+    """Record episodes to train on, which `agentkv train` reads: solutions, or those of a run.
+
+    Each is played in a browser and kept if it scores 1. What the file holds is not played again,
+    so that the same command continues.
+    """
+    with for_people("interrupted; run the same command again to continue") as console:
+        from agentkv.files import require_file
+        from agentkv_tasks.progress import progress_on
+        from agentkv_tasks.record.play import Outcome
+        from agentkv_tasks.record.play import record as record_episodes
+        from agentkv_tasks.record.sources import solutions, successes
+        from agentkv_tasks.run.preflight import find_browser
+
+        exclude({"--from": run is not None, "--tasks": "tasks" in given})
+        settings = RunSettings.read(**given)
+        if run is None:
+            sources = solutions(
+                settings.tasks, first=world_seed, worlds=worlds, limit=settings.limit
+            )
+        else:
+            sources = successes(run, limit=settings.limit)
+        require_file(file, "FILE")
+        find_browser(settings.browser_path)
+        total = sum(len(source.episodes) for source in sources)
+        dropped: list[Outcome] = []
+        with progress_on(console) as progress:
+            bar = progress.add_task("episodes", total=total)
+
+            def tell(outcome: Outcome) -> None:
+                if outcome.dropped:
+                    dropped.append(outcome)
+                progress.advance(bar)
+
+            record_episodes(sources, file, browser_path=settings.browser_path, on_episode=tell)
+        for outcome in dropped:
+            line = f"dropped {outcome.key}: {outcome.dropped}"
+            console.print(Text(line, style="yellow"), soft_wrap=True)
+        console.print(Text(f"{file}: {total - len(dropped)} of {total} episodes"), soft_wrap=True)
 
 
 @tasks.command()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agentkv.build import resolved_parameters
-from agentkv.models.find import default_cache_dtype, weights_digest
+from agentkv.models.adapter import digest_of
+from agentkv.models.find import default_cache_dtype
 from agentkv.settings import SCRIPTED, PolicySettings
 from agentkv_env.masking import Secrets
 from agentkv_tasks.evaluate import Judge
@@ -98,7 +99,7 @@ def make_plan(
     weights = cache_dtype = ""
     if settings.model not in SCRIPTED:
         weights, cache_dtype = (
-            weights_digest(settings.model, settings.weights),
+            digest_of(settings),
             settings.cache_dtype,
         )
         if cache_dtype == "auto":

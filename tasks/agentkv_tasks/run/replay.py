@@ -64,8 +64,13 @@ def _as_shown(page: Page, recorded: str) -> str:
     """
     if not recorded or _REFERS_BACK.search(recorded) or _BOXED_TEXT.search(recorded):
         return ""
-    layout: Layout = "before" if _BEFORE.search(recorded) else "after"
+    layout: Layout = "before" if shows_ids_first(recorded) else "after"
     return serialize(page, layout=layout).text
+
+
+def shows_ids_first(observation: str) -> bool:
+    """Return whether a page was shown as chat models read it, ids before names."""
+    return _BEFORE.search(observation) is not None
 
 
 _REFERS_BACK = re.compile(r"^(?:same|gone):", re.MULTILINE)

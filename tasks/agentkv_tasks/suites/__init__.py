@@ -56,7 +56,7 @@ def load_suite(name: str, *, world_seed: int) -> Suite:
     """
     sites = _site_file(name)
     tasks, label = load_tasks(name, world_seed=world_seed)
-    if _is_official(name):
+    if is_official(name):
         sites = visualwebarena.sites_of(tasks)
     for task in tasks:
         check_calls(task)
@@ -84,7 +84,8 @@ def _site_file(name: str) -> SiteFile | None:
     return read_site_file(path) if path.suffix == ".toml" and path.exists() else None
 
 
-def _is_official(written: str) -> bool:
+def is_official(written: str) -> bool:
+    """Return whether a name is that of official tasks, such as `visualwebarena:FILE`."""
     name, colon, _ = written.partition(":")
     return bool(colon) and name in visualwebarena.SUITES
 
@@ -101,8 +102,8 @@ def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
         TaskError: a file is invalid.
     """
     name, _, rest = written.partition(":")
-    is_official = _is_official(written)
-    path = folder / (rest if is_official else written)
+    has_official = is_official(written)
+    path = folder / (rest if has_official else written)
     if not path.exists():
         known = [*sorted(SUITES), *(f"{suite}:FILE" for suite in visualwebarena.SUITES)]
         raise SuiteError(
@@ -110,7 +111,7 @@ def read_task_source(written: str, folder: Path) -> tuple[list[Task], str]:
             f"suites: {', '.join(known)}; "
             "or give a JSON file, a folder of JSON files, or a TOML file of sites"
         )
-    if is_official:
+    if has_official:
         return visualwebarena.tasks(name, path), name
     return read_task_files(path), path.stem
 

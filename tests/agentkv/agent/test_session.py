@@ -35,7 +35,7 @@ def conversation_of(session: Session) -> LocalConversation:
 def stream_of(conversation: LocalConversation) -> list[int]:
     """The ids of the whole stream, as turns and goals have them."""
     template = conversation._local.template
-    ids = template.opening(conversation._first_goal, conversation._nonce)
+    ids = template.opening(conversation._first_goal, conversation._prompt.nonce)
     for turn in conversation._stream.turns:
         ids += [*turn.goal, *turn.shown, *turn.reply]
     return ids

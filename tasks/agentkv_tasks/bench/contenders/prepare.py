@@ -126,6 +126,10 @@ def check_choice(bench: ContenderBenchSettings) -> None:
         if settings.model in SCRIPTED:
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
+    if settings.adapter is not None:
+        raise BenchError(
+            "--adapter: a merged adapter changes no time and no bytes; measure the model without it"
+        )
     for name in bench.against:
         if name not in (*AGAINST, *LABELS):
             known = ", ".join(dict.fromkeys([*AGAINST, *LABELS]))

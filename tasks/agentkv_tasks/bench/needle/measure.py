@@ -17,7 +17,7 @@ from agentkv.build import (
     load_run_model,
     make_acting,
 )
-from agentkv.models.find import weights_digest
+from agentkv.models.adapter import digest_of
 from agentkv.policies.entries import PolicyError
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 from agentkv_tasks.bench.errors import BenchError, require_positive
@@ -300,7 +300,7 @@ def _alike(bench: NeedleBench, local: "LocalModel") -> dict[str, Any]:
     settings, is_in_words = bench.settings, isinstance(local.template, WordsTemplate)
     return {
         "model": local.name,
-        "weights": weights_digest(settings.model, settings.weights),
+        "weights": digest_of(settings),
         "kind": bench.kind.name,
         "kind_parameters": asdict(bench.kind),
         "seed": bench.seed,

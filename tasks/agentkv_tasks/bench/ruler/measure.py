@@ -18,7 +18,7 @@ from rich.progress import Progress
 from agentkv.build import (
     load_run_model,
 )
-from agentkv.models.find import weights_digest
+from agentkv.models.adapter import digest_of
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
@@ -277,7 +277,7 @@ def _alike(bench: RulerBench, local: "LocalModel") -> dict[str, Any]:
     settings = bench.settings
     return {
         "model": local.name,
-        "weights": weights_digest(settings.model, settings.weights),
+        "weights": digest_of(settings),
         "seed": bench.seed,
         "num_samples": bench.num_samples,
         "source": "" if bench.text is None else bench.text.name,

@@ -24,7 +24,7 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.models.find import weights_digest
+from agentkv.models.adapter import digest_of
 from agentkv.policies.entries import PolicyError
 from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.errors import BenchError, require_positive
@@ -312,7 +312,7 @@ def _alike(
     settings = bench.settings
     return {
         "model": local.name,
-        "weights": weights_digest(settings.model, settings.weights),
+        "weights": digest_of(settings),
         "source": stream.source,
         "stream_sha256": stream.digest,
         "num_tokens": bench.num_tokens,

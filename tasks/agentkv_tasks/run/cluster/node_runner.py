@@ -218,9 +218,9 @@ def _problem(plan: Plan) -> str:
                 return f"{own.path} is missing there: copy the folder of the sites to the same path"
             own.passwords()
         if settings.model not in SCRIPTED:
-            from agentkv.models.find import weights_digest
+            from agentkv.models.adapter import digest_of
 
-            if weights_digest(settings.model, settings.weights) != plan.weights:
+            if digest_of(settings) != plan.weights:
                 return f"the model {settings.model} has other weights there; copy them anew"
     except ValueError as error:
         return str(error)

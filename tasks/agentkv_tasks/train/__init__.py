@@ -1,0 +1,1 @@
+"""`agentkv train`: an adapter for a model, from recordings."""

@@ -1,0 +1,343 @@
+"""Training an adapter: steps, measurements on what is held out, checkpoints."""
+
+import contextlib
+import hashlib
+import inspect
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from agentkv.models.adapter import base_file, quiet_peft
+from agentkv.models.local import LocalModel
+from agentkv.recordings import Recording
+from agentkv_tasks.train.curve import write_curve
+from agentkv_tasks.train.folder import LOG, TrainingFolder, log_line
+from agentkv_tasks.train.rows import (
+    IGNORED,
+    EpisodeRow,
+    Order,
+    Row,
+    TrainError,
+    batch,
+    episode_row,
+    in_batches,
+    split_held_out,
+    text_rows,
+)
+from agentkv_tasks.train.settings import TrainSettings
+
+WARM_UP = 0.05
+"""Share of a training in which the rate rises (our choice)."""
+MOST_WORSE = 1.0
+"""Nats by which the loss on held-out replies may rise above the lowest one so far (our choice); a
+training that does worse has diverged."""
+_MOST_TEXTS = 8
+"""Rows of held-out text that are measured (our choice)."""
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more, or far above the lowest one so far."""
+
+
+@dataclass(slots=True)
+class TrainProgress:
+    """How far a training is."""
+
+    step: int = 0
+    tokens: int = 0
+    """Ids of all rows so far, padding apart."""
+    seconds: float = 0.0
+    """Time of all steps and measurements."""
+    best_loss: float = math.inf
+    """Lowest loss on held-out replies so far."""
+    digest: str = ""
+    """Of the rows that are learned and measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A measurement."""
+
+    step: int
+    tokens: int
+    seconds: float
+    loss: float | None
+    """Mean loss of the steps since the last one, in nats per label; None before the first step."""
+    held_loss: float
+    """Loss on held-out replies, in nats per id."""
+    held_exact: float
+    """Share of the held-out replies that greedy decoding writes exactly."""
+    held_replies: int
+    text_loss: float | None
+    """Loss on held-out text, in nats per id; None without text."""
+
+
+class Training:
+    """A model with an adapter that learns.
+
+    Args:
+        local: in floating point; its layers get an adapter.
+        recordings: to learn and to measure.
+
+    Raises:
+        TrainError: a ValueError; there is nothing to learn or no space, or the folder holds another
+            training.
+    """
+
+    def __init__(
+        self, settings: TrainSettings, local: LocalModel, recordings: Sequence[Recording]
+    ) -> None:
+        self.settings = settings
+        self.device: torch.device = local.model.device
+        most = min(settings.row_tokens, local.max_positions or settings.row_tokens)
+        learned, held = split_held_out(recordings, settings.held_out)
+        self.notes: list[str] = []
+        """What a user should know of the recordings."""
+        episodes = self._rows(learned, local, most, "learn")
+        self._held = self._rows(held, local, most, "measure")
+        texts: list[Row] = []
+        self._held_texts: list[Row] = []
+        if settings.replay is not None:
+            texts, measured = text_rows(settings.replay, local.template, length=min(512, most))
+            self._held_texts = measured[:_MOST_TEXTS]
+        self._order = Order(
+            episodes, texts, settings.rows, settings.replay_share, settings.shuffle_seed
+        )
+        about_base = base_file(local.name)
+        self.folder = TrainingFolder(settings.to, about_base=about_base, deciding=settings.deciding)
+        torch.manual_seed(settings.shuffle_seed)
+        self.model: PeftModel = _with_adapter(local, settings.rank)
+        self._network: Any = local.model
+        _checkpoint_activations(self._network)
+        self._has_logits_to_keep = (
+            "logits_to_keep" in inspect.signature(type(local.model).forward).parameters
+        )
+        self._optimizer = torch.optim.AdamW(
+            [each for each in self.model.parameters() if each.requires_grad],
+            lr=settings.rate,
+            weight_decay=0.0,
+        )
+        self.folder.require_space(self.model)
+        digest = _digest([*episodes, *self._held, *texts, *self._held_texts])
+        stored = self.folder.load(self.model, self._optimizer, digest)
+        self.progress = TrainProgress(digest=digest) if stored is None else TrainProgress(**stored)
+        self._losses: list[float] = []
+
+    def _rows(
+        self, recordings: Sequence[Recording], local: LocalModel, most: int, what: str
+    ) -> list[EpisodeRow]:
+        found = [episode_row(each, local.template, self.settings, most=most) for each in recordings]
+        kept = [row for row in found if row.replies]
+        num_cut, num_left = sum(row.is_cut for row in kept), len(found) - len(kept)
+        if num_cut:
+            self.notes.append(
+                f"{num_cut} of {len(found)} recordings to {what} are longer than {most} tokens; "
+                "their last turns are left out"
+            )
+        if not kept:
+            raise TrainError(
+                f"none of the {len(found)} recordings to {what} has a turn within {most} tokens; "
+                "raise --row-tokens if the model has more positions, or lower --observation-tokens"
+            )
+        if num_left:
+            self.notes.append(
+                f"{num_left} of {len(found)} recordings to {what} have no counted reply within "
+                f"{most} tokens and are left out"
+            )
+        return kept
+
+    @property
+    def done(self) -> float:
+        """Share of the training that is done, by steps or by the clock."""
+        steps = self.settings.num_steps
+        if steps is not None:
+            return self.progress.step / steps
+        assert self.settings.minutes is not None
+        return self.progress.seconds / (60 * self.settings.minutes)
+
+    def run(self, on_check: Callable[[Check], None]) -> None:
+        """Learn to the end.
+
+        The folder then holds the adapter. After Ctrl-C, it holds that of the step in progress.
+
+        Raises:
+            TrainError: the untrained model has no loss.
+            Diverged: the folder holds the last state that was measured well.
+            KeyboardInterrupt: once the step in progress is saved.
+            WriteError: the adapter could not be written; the one before is intact.
+        """
+        log = self.folder.begin_log(after=self.progress.step)
+        try:
+            with _stop_on_interrupt() as is_stopped:
+                if self.progress.step == 0:
+                    self._check(log, on_check)
+                while self.done < 1:
+                    self._step()
+                    is_due = self.progress.step % self.settings.check_every == 0
+                    if is_due or is_stopped() or self.done >= 1:
+                        self._check(log, on_check)
+                    if is_stopped():
+                        raise KeyboardInterrupt(
+                            f"interrupted after step {self.progress.step}; run the same command "
+                            "again to continue"
+                        )
+        finally:
+            log.close()
+
+    def _step(self) -> None:
+        """Take one step. Raises Diverged before anything is changed."""
+        began = time.monotonic()
+        rows = self._order.step(self.progress.step)
+        num_labels = sum(row.num_counted for row in rows)
+        self._network.train()
+        total = 0.0
+        for some in in_batches(rows, self.device):
+            lost, _, _ = self._lost(some)
+            loss = lost / num_labels
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if not math.isfinite(total) or not math.isfinite(float(norm)):
+            self._optimizer.zero_grad()
+            raise self._diverged(f"the loss is {total:g}")
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.progress.step += 1
+        self.progress.tokens += sum(len(row.ids) for row in rows)
+        self.progress.seconds += time.monotonic() - began
+        self._losses.append(total)
+
+    def _rate(self) -> float:
+        done = self.done
+        return self.settings.rate * min(1.0, (done + 1e-3) / WARM_UP, max(0.0, 1.0 - done))
+
+    def _lost(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the summed loss of some rows, which labels were the likeliest ids (rows, columns),
+        and the columns, which are those with a label in any row."""
+        ids, labels = batch(rows, self.device)
+        columns = (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
+        if self._has_logits_to_keep:
+            logits = self._network(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
+        else:
+            logits = self._network(input_ids=ids, use_cache=False).logits[:, columns]
+        wanted = labels[:, columns + 1]
+        lost = cross_entropy(
+            logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        return lost, logits.argmax(dim=-1) == wanted, columns + 1
+
+    @torch.no_grad()
+    def _measured(self, rows: Sequence[Row]) -> tuple[float, int, int]:
+        """Return the loss per label, how many replies are exact, and how many there are."""
+        self._network.eval()
+        total, num_labels, num_exact, num_replies = 0.0, 0, 0, 0
+        for row in rows:
+            lost, is_right, columns = self._lost([row])
+            total += float(lost)
+            num_labels += row.num_counted
+            if isinstance(row, EpisodeRow):
+                for start, stop in row.replies:
+                    inside = (columns >= start) & (columns < stop)
+                    num_exact += bool(is_right[0, inside].all())
+                num_replies += len(row.replies)
+        return total / num_labels, num_exact, num_replies
+
+    def _check(self, log: Any, on_check: Callable[[Check], None]) -> None:
+        """Measure and save. Raises Diverged, and saves nothing then."""
+        began = time.monotonic()
+        loss, num_exact, num_replies = self._measured(self._held)
+        text = self._measured(self._held_texts)[0] if self._held_texts else None
+        progress = self.progress
+        progress.seconds += time.monotonic() - began
+        if progress.step == 0:
+            if not math.isfinite(loss):
+                raise TrainError(
+                    f"the loss of the untrained model is {loss:g}; its weights are damaged, or "
+                    "--dtype does not hold what it computes"
+                )
+        if not loss <= progress.best_loss + MOST_WORSE:  # no number is not less either
+            raise self._diverged(
+                f"the loss on held-out replies is {loss:.3g}, and was {progress.best_loss:.3g}"
+            )
+        progress.best_loss = min(progress.best_loss, loss)
+        recent = sum(self._losses) / len(self._losses) if self._losses else None
+        self._losses = []
+        found = Check(
+            progress.step,
+            progress.tokens,
+            progress.seconds,
+            recent,
+            loss,
+            num_exact / num_replies,
+            num_replies,
+            text,
+        )
+        self.folder.save(self.model, self._optimizer, asdict(progress))
+        log.append(log_line({**asdict(found), "rate": self._rate()}))
+        write_curve(self.folder.path / LOG, title=f"training of {self.settings.model}")
+        on_check(found)
+
+    def _diverged(self, reason: str) -> Diverged:
+        step, every = self.progress.step, self.settings.check_every
+        return Diverged(
+            f"the training diverged at step {step}: {reason}; {self.folder.path} holds the state "
+            f"of its last check, {every} steps before or less; lower --rate (now "
+            f"{self.settings.rate:g}) and give another --to"
+        )
+
+
+def _with_adapter(local: LocalModel, rank: int) -> PeftModel:
+    """Give the layers of a model an adapter that changes nothing yet."""
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=rank,
+        target_modules="all-linear",
+        base_model_name_or_path=local.name,
+    )
+    with quiet_peft():
+        made: PeftModel = get_peft_model(local.model, config)
+    return made
+
+
+def _checkpoint_activations(network: Any) -> None:
+    """Let the backward pass compute each layer once more, so that long rows fit into memory."""
+    enable = getattr(
+        network, "activation_checkpointing_enable", None
+    )  # its name in newer transformers
+    (enable or network.gradient_checkpointing_enable)({"use_reentrant": False})
+
+
+def _digest(rows: Sequence[Row]) -> str:
+    """Return 16 hex digits that tell rows apart."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(repr((row.ids, row.labels)).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C end the block when it asks; a second one interrupts it as usual."""
+    before, stopped = signal.getsignal(signal.SIGINT), False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopped
+        stopped = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield lambda: stopped
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,318 @@
+"""`agentkv train` and `--adapter`, with tiny random models."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from agentkv.cache.cache import Cache
+from agentkv.models.find import ModelError
+from agentkv.models.load import load_model
+from agentkv.models.local import LocalModel
+from agentkv.recordings import RecordedStep, RecordingFile
+from agentkv_tasks.cli.app import cli
+from agentkv_tasks.train.rows import (
+    IGNORED,
+    Order,
+    Row,
+    episode_row,
+    padded_length,
+    split_held_out,
+)
+from agentkv_tasks.train.settings import TrainSettings
+from tests.agentkv.test_recordings import CLICK, EPISODE, STOP
+from tests.tasks.tiny_folder import save_model
+
+FREE = (
+    RecordedStep(CLICK.page, "link Blue Kayak\n```click [3]```"),
+    RecordedStep(STOP.page, "MODEL RN-563\n```stop [RN-563]```", STOP.note),
+)
+
+
+@pytest.fixture(scope="module", params=["chat", "plain"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(
+        tmp_path_factory.mktemp("model") / request.param, is_chat=request.param == "chat"
+    )
+
+
+@pytest.fixture(scope="module")
+def local(folder: Path) -> LocalModel:
+    return load_model(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "plain", is_chat=False)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recordings") / "some.jsonl"
+    with RecordingFile(path) as file:
+        for number in range(4):
+            goal = f"Which model is number {number}?"
+            file.append(replace(EPISODE, key=str(number), goal=goal, steps=(CLICK, STOP)))
+    return path
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["train", *map(str, arguments)])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def trained(model: Path, recordings: Path, to: Path, *more: object) -> str:
+    given = ("--device", "cpu", "--steps", 4, "--check-every", 2, "--rows", 2, "--rank", 4)
+    code, said = call("--model", model, "--recordings", recordings, "--to", to, *given, *more)
+    assert code == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def adapter(plain: Path, recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    to = tmp_path_factory.mktemp("adapter")
+    trained(plain, recordings, to, "--rate", 0.05)
+    return to
+
+
+def changed(folder: Path, name: str, factor: float) -> Path:
+    """Multiply one weight of a saved model."""
+    weights = load_file(folder / "model.safetensors")
+    scaled = {**weights, name: factor * weights[name]}
+    save_file(scaled, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def logged(to: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (to / "log.jsonl").read_text().splitlines()]
+
+
+def settings(**given: Any) -> TrainSettings:
+    return TrainSettings(recordings=(Path("some.jsonl"),), **given)
+
+
+@pytest.mark.parametrize("steps", [(CLICK, STOP), FREE])
+def test_a_row_is_what_an_agent_feeds(steps: tuple[RecordedStep, ...], local: LocalModel) -> None:
+    is_free = local.template.thoughts == "free"
+    recording = replace(EPISODE, steps=steps, thoughts="free" if steps is FREE else "named")
+    row = episode_row(recording, local.template, settings(), most=4096)
+    conversation = local.with_cache("full", max_new_tokens=8).begin(recording.goal)
+    stream = conversation._stream
+    for step, free, named in zip(steps, FREE, (CLICK, STOP), strict=True):
+        conversation.start_reply(step.page, step.note)
+        reply = free.reply if is_free else named.reply
+        stream.end_reply(local.template.encode(reply), ())
+        stream.turns[-1].reply = local.template.reply(reply)
+    fed = [*stream.opening]
+    for turn in stream.turns:
+        fed += [*turn.shown, *turn.reply]
+    assert row.ids == fed and not row.is_cut
+
+
+def test_only_replies_and_their_ends_are_learned(local: LocalModel) -> None:
+    steps = (replace(CLICK, counts=False), STOP)
+    row = episode_row(replace(EPISODE, steps=steps), local.template, settings(), most=4096)
+    ((start, stop),) = row.replies
+    learned = [label for label in row.labels if label != IGNORED]
+    assert learned == row.labels[start:stop] and row.num_counted == len(learned)
+    assert learned[-1] in local.template.end_ids
+    reply = FREE[1].reply if local.template.thoughts == "free" else STOP.reply
+    assert local.template.decode(learned[:-1]) == reply
+    assert row.labels[start : stop - 1] == row.ids[start : stop - 1]
+
+
+def test_a_long_episode_ends_after_the_last_turn_that_fits(local: LocalModel) -> None:
+    whole = episode_row(
+        replace(EPISODE, steps=(CLICK, STOP)), local.template, settings(), most=4096
+    )
+    last = whole.replies[1][1]
+    recording = replace(EPISODE, steps=(CLICK, STOP))
+    fits = episode_row(recording, local.template, settings(), most=last)
+    cut = episode_row(recording, local.template, settings(), most=last - 1)
+    none = episode_row(recording, local.template, settings(), most=64)
+    assert fits.replies == whole.replies and not fits.is_cut
+    assert cut.replies == whole.replies[:1] and cut.is_cut
+    assert none.replies == () and none.is_cut
+
+
+def test_rows_have_few_lengths() -> None:
+    lengths = {padded_length(length) for length in range(1, 4097)}
+    assert sorted(lengths) == [256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096]
+    assert all(length <= padded_length(length) for length in range(1, 5000))
+
+
+def test_every_row_is_learned_once_in_each_pass_beside_its_share_of_text() -> None:
+    episodes, texts = [Row([n], [n]) for n in range(6)], [Row([-1], [-1]), Row([-2], [-2])]
+    order = Order(episodes, texts, num_rows=4, text_share=0.25, seed=3)
+    ids = [[row.ids[0] for row in order.step(number)] for number in range(4)]
+    assert all(sum(each < 0 for each in step) == 1 for step in ids)
+    flat = [each for step in ids for each in step]
+    learned, text = [n for n in flat if n >= 0], [n for n in flat if n < 0]
+    assert sorted(learned[:6]) == sorted(learned[6:]) == list(range(6))
+    assert sorted(text) == [-2, -2, -1, -1] and order.step(2) == order.step(2)
+
+
+def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
+    plain: Path, recordings: Path, tmp_path: Path
+) -> None:
+    said = trained(plain, recordings, tmp_path / "one")
+    assert "step 0 of 4, held out: loss" in said and "of 2 replies exact" in said
+    code, said = call(
+        *("--model", plain, "--recordings", recordings, "--to", tmp_path / "two"),
+        *("--device", "cpu", "--steps", 2, "--check-every", 2, "--rows", 2, "--rank", 4),
+    )
+    assert code == 0
+    said = trained(plain, recordings, tmp_path / "two")
+    assert "2 steps are done; continuing" in said and "step 2 of 4" not in said
+    log = logged(tmp_path / "two")
+    assert [line["step"] for line in log] == [0, 2, 4]
+    page = (tmp_path / "two" / "curve.html").read_text()
+    assert page.count("<polyline") >= 3 and f"held-out replies: {log[-1]['held_loss']:.3f}" in page
+    assert log[-1]["held_loss"] < log[0]["held_loss"]
+    size = (tmp_path / "two" / "log.jsonl").stat().st_size
+    assert "4 steps are done" in trained(plain, recordings, tmp_path / "two")
+    assert (tmp_path / "two" / "log.jsonl").stat().st_size == size
+
+
+def test_a_training_by_the_clock_ends(plain: Path, recordings: Path, tmp_path: Path) -> None:
+    arguments = ("--model", plain, "--recordings", recordings, "--to", tmp_path, "--device", "cpu")
+    code, said = call(*arguments, "--minutes", 0.01, "--rows", 1, "--rank", 4)
+    steps = [line["step"] for line in logged(tmp_path)]
+    assert code == 0 and "step 0, held out" in said and steps[0] == 0 < steps[-1]
+    assert "adapter: " in said
+
+
+def test_an_interrupted_training_equals_one_in_a_go(
+    plain: Path, recordings: Path, tmp_path: Path
+) -> None:
+    from agentkv.recordings import read_recordings
+    from agentkv_tasks.train.loop import Check, Training
+
+    def run(to: Path, on_check: Callable[[Check], None]) -> None:
+        given = settings(
+            model=str(plain), to=to, steps=4, check_every=2, rows=2, rank=4, device="cpu"
+        )
+        local = load_model(plain, device="cpu")
+        Training(given, local, list(read_recordings(recordings))).run(on_check)
+
+    def interrupt(check: Check) -> None:
+        if check.step == 2:
+            raise KeyboardInterrupt
+
+    run(tmp_path / "one", lambda check: None)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "two", interrupt)
+    run(tmp_path / "two", lambda check: None)
+    one, two = (load_file(tmp_path / to / "adapter_model.safetensors") for to in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_training_that_diverges_keeps_its_last_good_state(tmp_path: Path) -> None:
+    model = changed(save_model(tmp_path / "model", is_chat=False), "lm_head.weight", 50)
+    clicks = [replace(EPISODE, key=str(number), steps=(CLICK,)) for number in range(4)]
+    learned, (held,) = split_held_out(clicks, None)
+    other = RecordedStep(CLICK.page, "done\n```stop [quite another answer 0123456789]```")
+    with RecordingFile(tmp_path / "some.jsonl") as file:
+        for each in (*learned, replace(held, steps=(other,))):
+            file.append(each)
+    arguments = ("--model", model, "--recordings", tmp_path / "some.jsonl", "--device", "cpu")
+    more = ("--steps", 40, "--check-every", 1, "--rows", 1, "--rate", 1.0)
+    code, said = call(*arguments, "--to", tmp_path, *more)
+    assert code == 1 and "agentkv: the training diverged at step" in said
+    assert "lower --rate (now 1)" in said
+    log = logged(tmp_path)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert state["progress"]["step"] == log[-1]["step"] < 40
+    assert all(math.isfinite(line["held_loss"]) for line in log)
+
+
+def test_text_is_replayed_and_what_is_forgotten_is_measured(
+    plain: Path, recordings: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The harbour opens at nine and closes at five. " * 600)
+    said = trained(plain, recordings, tmp_path / "to", "--replay", text, "--replay-share", 0.5)
+    assert "forgetting: perplexity of the text" in said
+    log = logged(tmp_path / "to")
+    assert log[-1]["text_loss"] < log[0]["text_loss"]
+
+
+def test_what_cannot_be_trained_is_refused_in_a_line(
+    plain: Path, recordings: Path, adapter: Path, tmp_path: Path
+) -> None:
+    def refused(*more: object, using: Path = recordings, model: object = plain) -> str:
+        code, said = call(
+            *("--model", model, "--recordings", using, "--to", tmp_path / "to"), *more
+        )
+        assert code == 2 and said.startswith("agentkv: "), said
+        return said
+
+    bad = tmp_path / "bad.jsonl"
+    values = EPISODE.to_json()
+    bad.write_text(json.dumps({**values, "version": 7}) + "\n")
+    assert "line 1: a recording of version 7" in refused(using=bad)
+    bad.write_text(json.dumps({**values, "world_seed": 75}) + "\n")
+    assert "evaluate models" in refused(using=bad)
+    bad.write_text(json.dumps({**values, "steps": values["steps"][:1]}) + "\n")
+    assert "none of its 1 replies counts" in refused(using=bad)
+    with RecordingFile(tmp_path / "one.jsonl") as file:
+        file.append(EPISODE)
+    said = refused("--device", "cpu", using=tmp_path / "one.jsonl")
+    assert "1 recordings, and 1 of them are measured" in said
+    said = refused("--device", "cpu", "--row-tokens", 64)
+    assert "has a turn within 64 tokens" in said
+    assert "give one of them" in refused("--steps", 2, "--minutes", 2)
+    assert "unknown model" in refused(model="smolm2")
+    assert "is a script" in refused(model="solution")
+    assert "--replay" in refused("--device", "cpu", "--replay", tmp_path / "none.txt")
+    assert "is recorded twice" in refused("--recordings", recordings)
+    said = refused("--device", "cpu", "--rank", 8, "--rows", 2, "--to", adapter)
+    assert "holds another training (" in said and "rank was 4, now 8" in said
+
+
+def logits(local: LocalModel, policy: str, **options: Any) -> torch.Tensor:
+    ids = torch.randint(5, 3000, (1, 90), generator=torch.Generator().manual_seed(1))
+    cache = Cache.for_model(local.model, policy=policy, dtype="float32", **options)
+    return cache.feed(local.model, ids)
+
+
+def test_an_adapter_acts_alike_merged_and_apart(plain: Path, adapter: Path) -> None:
+    base, merged = load_model(plain, device="cpu"), load_model(plain, device="cpu", adapter=adapter)
+    apart = load_model(plain, device="cpu", adapter=adapter, merge_adapter=False)
+    for policy, options in (("full", {}), ("critical-snapkv", {"budget": 48})):
+        found = [logits(each, policy, **options) for each in (base, merged, apart)]
+        torch.testing.assert_close(found[1], found[2], rtol=1e-3, atol=1e-4)
+        assert (found[0] - found[1]).abs().max() > 1e-2
+
+
+def test_an_adapter_that_does_not_belong_to_the_model_is_refused(
+    plain: Path, adapter: Path, tmp_path: Path
+) -> None:
+    other = changed(save_model(tmp_path / "other", is_chat=False), "lm_head.weight", 2)
+    with pytest.raises(ModelError, match="was trained on .*plain .weights .*, and the model is"):
+        load_model(other, adapter=adapter)
+    with pytest.raises(ModelError, match="adapter_config.json and .* missing"):
+        load_model(plain, adapter=tmp_path)
+    with pytest.raises(ModelError, match="leave merge_adapter on"):
+        load_model(plain, device="cpu", weights="int8", adapter=adapter, merge_adapter=False)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (foreign / name).write_bytes((adapter / name).read_bytes())
+    load_model(plain, device="cpu", adapter=foreign)  # by another program, and fits
+    about = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(json.dumps({**about, "r": 8}))
+    with pytest.raises(ModelError, match="does not fit the model's layers"):
+        load_model(plain, device="cpu", adapter=foreign)
+    result = CliRunner().invoke(cli, ["run", "--model", str(other), "--adapter", str(adapter)])
+    assert result.exit_code == 2 and "give the model that it was trained on" in result.output
