@@ -72,7 +72,7 @@ FLOORS = {
         "cli",
     ),
     "agentkv_lab": (
-        "confidence edited gpu injection ocr picture reach rounding states",
+        "confidence edited forked gpu injection ocr picture reach rounding states",
         "__main__",
     ),
     "train_nano": (
