@@ -139,6 +139,9 @@ class LookStep:
             if rule[numbers.MOST_HELD] >= 0:
                 assert cold is not None
                 storage.own()
+                for table in (cold.storage.codes, cold.storage.scales):
+                    if table is not None:  # blocks of scales may be merged in place
+                        table.own()
                 cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
                 own = sequence, rule, free[sequence] + self.appends, needed[sequence]
                 lacks |= needed_counts(storage.descriptor.address, *own)

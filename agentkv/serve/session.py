@@ -225,7 +225,7 @@ class ServedSession:
             self.cache = point.snapshot.fork()
         self.snapshots = [each for each in self.snapshots if each.length <= point.length]
         self.marks = [each for each in self.marks if each.length <= point.length]
-        self.history, self.end = self.history[: point.length], point
+        self.history, self.end = self.history[: point.length], replace(point, snapshot=None)
         del self.places[max(0, point.num_read - 1) :], self.ids[point.seen :]
 
     def origin_of(self, point: ResumePoint) -> Cache:
@@ -235,13 +235,21 @@ class ServedSession:
         assert origin is not None
         return origin
 
+    @property
+    def held_by_others(self) -> int:
+        """Bytes that the cache shares with other sessions or snapshots, and that stay in memory if
+        it copies its own."""
+        return 0 if self.cache is None else self.cache.shared_nbytes
+
     def begin_as_fork(self, source: "ServedSession", point: ResumePoint, cache: Cache) -> None:
         """Hold what another session held at a point of it.
 
         Args:
             cache: holds that, or more; it is this session's from now on.
         """
-        self.cache, self.history, self.end = cache, source.history[: point.length], point
+        self.cache, self.history = cache, source.history[: point.length]
+        self.end = replace(point, snapshot=None)
+        self.marks = [each for each in source.marks if each.length < point.length]
         if point.snapshot is not None and point.snapshot is not cache:
             self.snapshots = [point]
         if cache.seen > point.seen:

@@ -147,7 +147,11 @@ class SessionStore:
             if source is not None and point is not None:
                 self._begin_as_fork(session, source, point, bound)
             session.bound = bound
+            if point is not None and source is None and plan is None and point.snapshot is None:
+                # a cache that forgets much of what it shares copies the rest
+                session.bound += session.held_by_others if point is not end else 0
             self.make_room()
+            session.bound = bound
             if point is not None and source is None and session.cache is None:
                 session.cache = self._load(session)
                 point = None if session.cache is None else point
@@ -186,6 +190,8 @@ class SessionStore:
         origin = source.origin_of(point)
         shares = origin.keeps_all and origin.seen == point.seen
         session.bound = max(0, bound - origin.nbytes) if shares else bound
+        if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
+            session.bound += origin.nbytes - origin.shared_nbytes
         with _staying(source):
             self.make_room()
         if source.is_busy or self.nbytes + self.reserved <= self.memory:
@@ -308,13 +314,16 @@ class SessionStore:
             NoSuchSession: it is empty or lost.
         """
         _require_idle(source)
-        cache = self.bring(source)
-        if cache is None:
+        if self.bring(source) is None:
             raise NoSuchSession(f"slot {source.slot} is empty; there is nothing to fork")
         with _staying(source):
             session = self._add(source.owner, source.settings, name, None)
-            session.begin_as_fork(source, source.end, cache.fork())
-            self.make_room()
+        session.is_busy = True
+        try:
+            self._begin_as_fork(session, source, source.end, source.cache_nbytes)
+        finally:
+            session.is_busy, session.bound = False, 0
+        self.make_room()
         return session
 
     # ---- spans

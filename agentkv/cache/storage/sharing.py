@@ -11,7 +11,7 @@ from agentkv.cache.storage.shared_file import (
     SharedEntries,
     SharedFile,
 )
-from agentkv.cache.storage.table import EntryTable, Meter
+from agentkv.cache.storage.table import EntryTable
 
 
 class Views:
@@ -48,30 +48,26 @@ def share(tables: Sequence[EntryTable]) -> None:
     Entries that are there already are not copied again. Those that came since are added to the
     file, unless another table has added its own, or shares less than half of what would be there
     and would keep the rest in memory; a table then keeps them to itself, up to as many as it
-    shares. All others exist twice until they are copied.
+    shares. All others are copied, one table after the other.
 
     Args:
         tables: tables of one cache, whose `can_share` is true; their memory is mutated, and what it
             says is not.
 
     Raises:
-        OSError: there is no room for the files. The tables are as they were.
+        OSError: there is no room for the files. Some of the tables may be shared by then.
     """
     others = [table for table in tables if not table.shares_half_of(table.counts)]
-    made = dict(zip(others, _places(others), strict=True))
-    copies: list[tuple[Meter, int]] = []
-    try:
-        for table, entries in made.items():
-            copies.append((table.meter, table.nbytes))
-            table.meter.add(table.nbytes)
+    views = Views()
+    for table, entries in zip(others, _places(others), strict=True):
+        # the view shows what is written to the file while nothing was written to the view
+        view, held = views.view(entries.file), table.nbytes
+        table.meter.add(held)
+        try:
             _write(table, entries)
-        views = Views()
-        mapped = [MappedEntries(each, views.view(each.file), each.counts) for each in made.values()]
-        for table, own in zip(others, mapped, strict=True):
-            table.use_shared(own)
-    finally:
-        for meter, num_bytes in copies:
-            meter.add(-num_bytes)
+            table.use_shared(MappedEntries(entries, view, entries.counts))
+        finally:
+            table.meter.add(-held)
     for table in tables:
         shared, counts = table.shared, table.counts
         assert shared is not None

@@ -436,6 +436,7 @@ class EntryTable(Addressed):
         assert all(a == b for a, b in zip([0, *ends], column(BASE), strict=False)), (
             "segments overlap"
         )
+        assert all(map(int.__le__, self.num_shared, self.counts)), "shared entries were dropped"
         assert self.descriptor.points_at(self.tensors), "compiled code has other addresses"
         for field, tensor in zip(self.fields, self.tensors, strict=True):
             assert tensor.shape == (field.heads * (ends[-1] if ends else 0), *field.inner)

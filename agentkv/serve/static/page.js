@@ -406,7 +406,8 @@ function save(event) {
 
 function fork() {
   trying(async () => {
-    const name = `${current.name === null ? `slot ${current.slot}` : current.name} (fork)`.slice(-256);
+    const from = current.name === null ? `slot ${current.slot}` : current.name;
+    const name = [...`${from} (fork)`].slice(-256).join("");
     const done = await read(`/slots/${current.slot}?action=fork`, {session: name});
     await poll();
     const made = sessions.find((each) => each.id === done.id_slot);

@@ -37,6 +37,7 @@ TREES = {
     "conf-kv-int8": CASES["conf-kv-int8"].make,
     "lookback": lambda: agentkv.policy("lookback", **LOOKING),
     "lookback-int8": lambda: agentkv.policy("lookback-int8", recent=8, **LOOKING),
+    "lookback-int8 at once": lambda: agentkv.policy("lookback-int8", recent=8, slack=0, **LOOKING),
 }
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 
@@ -234,6 +235,21 @@ def test_a_conversation_that_is_forked_again_and_again_copies_only_what_is_new(l
     expected.feed(llama, tokens(1, 10))
     new = tokens(1, 1, seed=3)
     assert torch.equal(forks[0].feed(llama, new), expected.feed(llama, new))
+
+
+def test_blocks_that_a_look_merges_stay_as_they_were_for_others(llama, tokens):
+    policy = agentkv.policy("lookback-int8", recent=8, slack=0, **LOOKING)
+    cache = filled(llama, policy, 120, budget=24)
+    expected, forks = copy.deepcopy(cache), [cache.fork()]
+    before = copy.deepcopy(expected)
+    for seed in range(6):
+        new = tokens(1, 1, seed=seed)
+        assert torch.equal(cache.feed(llama, new), expected.feed(llama, new))
+        forks.append(cache.fork())
+        forks[-1].check()
+    cache.check()
+    new = tokens(1, 1, seed=9)
+    assert torch.equal(forks[0].feed(llama, new), before.feed(llama, new))
 
 
 def test_a_cold_tier_in_files_is_copied(llama, tokens, tmp_path):

@@ -181,6 +181,36 @@ def test_a_fork_takes_what_its_source_had_where_both_do_not_fit(local: LocalMode
         assert served.engine.sessions.num_spills == 1
 
 
+def test_a_fork_returns_to_replies_from_before_it_was_one(served: Served) -> None:
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    early = [*with_reply(messages, first), user("else")]
+    for word in ("one", "two", "three", "four", "five", "six"):
+        messages = [*with_reply(messages, first), user(word)]
+        first = ask(served, messages, prompt_cache_key="main")
+    slot = first.usage.agentkv["slot"]
+    path = f"{served.url}/slots/{slot}?action="
+    with served.client("ann") as client:
+        client.post(f"{path}fork", body={"session": "try"}, cast_to=object)
+        client.post(f"{path}erase", body={}, cast_to=object)
+    again = ask(served, early, extra_headers={"X-AgentKV-Session": "try"})
+    assert how(again) == "returned" and cached(again) > 0
+
+
+def test_a_return_far_behind_what_a_fork_shares_keeps_to_the_memory(local: LocalModel) -> None:
+    with serving(
+        local, policies=("full",), budget=None, keys=("ann",), memory="300000B", snapshots=0
+    ) as served:
+        messages = [user("early " * 150)]
+        early = with_reply(messages, ask(served, messages, prompt_cache_key="main"))
+        ask(served, [*early, user("later " * 190)], prompt_cache_key="main")
+        with served.client("ann") as client:
+            client.post(f"{served.url}/slots/0?action=fork", body={}, cast_to=object)
+        back = ask(served, [*early, user("else")], prompt_cache_key="main")
+        assert how(back) == "returned"
+        assert served.engine.sessions.peak_nbytes <= served.engine.sessions.memory
+
+
 def test_a_fork_of_nothing_is_a_new_session(served: Served) -> None:
     ask(served, [user(LONG)], key="bob")
     first, second = (forking(served, [user(LONG)], prompt_cache_key="a") for _ in range(2))
