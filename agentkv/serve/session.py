@@ -235,11 +235,11 @@ class ServedSession:
         assert origin is not None
         return origin
 
-    @property
-    def held_by_others(self) -> int:
-        """Bytes that the cache shares with other sessions or snapshots, and that stay in memory if
-        it copies its own."""
-        return 0 if self.cache is None else self.cache.shared_nbytes
+    def copied_by_return(self, point: ResumePoint) -> int:
+        """Return the most bytes that `return_to` copies: a cache that forgets much of what it
+        shares copies the rest."""
+        forgets = point is not self.end and point.snapshot is None
+        return self.cache.shared_nbytes if forgets and self.cache is not None else 0
 
     def begin_as_fork(self, source: "ServedSession", point: ResumePoint, cache: Cache) -> None:
         """Hold what another session held at a point of it.

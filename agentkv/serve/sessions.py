@@ -147,9 +147,8 @@ class SessionStore:
             if source is not None and point is not None:
                 self._begin_as_fork(session, source, point, bound)
             session.bound = bound
-            if point is not None and source is None and plan is None and point.snapshot is None:
-                # a cache that forgets much of what it shares copies the rest
-                session.bound += session.held_by_others if point is not end else 0
+            if point is not None and source is None and plan is None:
+                session.bound += session.copied_by_return(point)
             self.make_room()
             session.bound = bound
             if point is not None and source is None and session.cache is None:
@@ -321,8 +320,11 @@ class SessionStore:
         session.is_busy = True
         try:
             self._begin_as_fork(session, source, source.end, source.cache_nbytes)
-        finally:
-            session.is_busy, session.bound = False, 0
+        except BaseException:
+            session.is_busy = False
+            self.erase(session)
+            raise
+        session.is_busy, session.bound = False, 0
         self.make_room()
         return session
 

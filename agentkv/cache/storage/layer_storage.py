@@ -298,7 +298,7 @@ class LayerStorage(Addressed):
         return copy
 
     def own(self) -> None:
-        """Copy what forks share to memory of its own, before compiled code changes it in place."""
+        """Copy shared entries to own memory. Call it before compiled code changes one in place."""
         for table in (self.metadata, self.dense, self.codes, self.scales):
             if table is not None:
                 table.own()

@@ -1,8 +1,8 @@
 """Entries that forks of a cache share: files without a name, which each fork maps copy-on-write.
 
-A page of such a file is in memory once, however many forks read it. A fork that writes to a page
-gets a page of its own from the operating system, so that attention reads one place as before (our
-choice; engines with paged attention share blocks instead).
+All forks read the same page of such a file. When a fork writes to a page, the operating system
+copies the page for it, and attention still reads one place (our choice; engines with paged
+attention share blocks instead).
 """
 
 import math
@@ -54,7 +54,7 @@ class SharedFile:
         self._file.flush()
 
     def view(self) -> "FileView":
-        """Return a mapping of its own, whose writes nobody else sees."""
+        """Map the file copy-on-write: nobody else sees what is written to the mapping."""
         return FileView(mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_COPY))
 
     def clear(self, start: int, stop: int) -> None:
@@ -160,7 +160,7 @@ class SharedEntries:
 
 @dataclass(frozen=True, slots=True)
 class MappedEntries:
-    """What a table holds of shared entries, in the mapping of one cache."""
+    """The entries of one table of a fork: shared ones, and copies of later ones."""
 
     entries: SharedEntries
     view: FileView

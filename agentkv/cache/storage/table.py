@@ -288,7 +288,7 @@ class EntryTable(Addressed):
 
     @property
     def can_share(self) -> bool:
-        """Whether forks can map its entries: they are in the memory of the host."""
+        """Whether forks can share its entries: they are neither on a device nor in a folder."""
         return self.tensors[0].device.type == "cpu" and self.memory.folder is None
 
     @property
@@ -346,8 +346,8 @@ class EntryTable(Addressed):
         self._shared.forget_writes()
 
     def own(self) -> None:
-        """Copy shared entries to memory of its own. Call it before an entry is changed in place, or
-        before compiled code drops one."""
+        """Copy shared entries to the table's own memory. Call it before an entry changes in place,
+        or before compiled code drops one."""
         if self._shared is not None:
             self._lay_out([None] * self.num_segments, self.counts)
 
