@@ -10,6 +10,7 @@ from agentkv.recordings import Recording, read_recordings
 from agentkv_env.serialize import serialize
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.results import Results, Row
+from agentkv_tasks.suites import load_suite
 from tests.tasks.runs import SMALL
 
 SEED = "1000000"
@@ -43,6 +44,27 @@ def test_solutions_and_successes_of_a_run_are_recorded_once(tmp_path: Path) -> N
     first, second = read_recordings(file)
     assert first == solution and second.key != solution.key
     assert shown(second) == shown(first)
+
+
+@pytest.mark.browser
+def test_successes_on_sites_of_a_file_are_played_again_there(tmp_path: Path) -> None:
+    called("tasks", "new", str(tmp_path / "notes"))
+    sites, run, file = tmp_path / "notes" / "notes.toml", tmp_path / "run", tmp_path / "some.jsonl"
+    options = ("--model", "solution", "--workers", "1", "--no-screenshots", "--no-ocr")
+    called("run", *options, "--tasks", str(sites), "--limit", "1", "--out", str(run))
+    command = ("tasks", "record", str(file), "--from", str(run))
+    assert "was played on sites of a file; give it as well" in called(*command, code=2)
+    assert "1 of 1 episodes" in called(*command, "--tasks", str(sites))
+    (episode,) = read_recordings(file)
+    assert episode.world_seed is None and episode.suite == "notes"
+    assert episode.steps[-1].reply.endswith("```stop [Thursday]```")
+
+    changed = sites.parent / load_suite(str(sites), world_seed=0).sites.tasks  # type: ignore[union-attr]
+    changed.write_text(changed.read_text().replace('"intent": "', '"intent": "Please: '))
+    file.unlink()
+    assert "is another one in the file of sites now" in called(
+        *command, "--tasks", str(sites), code=2
+    )
 
 
 def shown(recording: Recording) -> object:

@@ -105,8 +105,8 @@ def record(
         Path | None,
         typer.Option(
             "--from",
-            help="Folder (--out) of a run on embedded sites, whose episodes are recorded instead "
-            "of solutions.",
+            help="Folder (--out) of a run, whose episodes are recorded instead of solutions. If it "
+            "was played on sites of a file, give that with --tasks.",
             metavar="DIR",
         ),
     ] = None,
@@ -124,17 +124,18 @@ def record(
         from agentkv_tasks.progress import progress_on
         from agentkv_tasks.record.play import Outcome
         from agentkv_tasks.record.play import record as record_episodes
-        from agentkv_tasks.record.sources import solutions, successes
+        from agentkv_tasks.record.sources import has_own_sites, solutions, successes
         from agentkv_tasks.run.preflight import find_browser
 
-        exclude({"--from": run is not None, "--tasks": "tasks" in given})
         settings = RunSettings.read(**given)
+        sites_file = settings.tasks if has_own_sites(settings.tasks) else None
+        exclude({"--from": run is not None, "--tasks": "tasks" in given and sites_file is None})
         if run is None:
             sources = solutions(
                 settings.tasks, first=world_seed, worlds=worlds, limit=settings.limit
             )
         else:
-            sources = successes(run, limit=settings.limit)
+            sources = successes(run, sites_file=sites_file, limit=settings.limit)
         require_file(file, "FILE")
         find_browser(settings.browser_path)
         total = sum(len(source.episodes) for source in sources)

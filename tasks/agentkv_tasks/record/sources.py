@@ -14,7 +14,7 @@ from agentkv_tasks.miniwob.script import Script
 from agentkv_tasks.own_sites.site_file import SiteFile
 from agentkv_tasks.results import Row, read_rows, trace_of
 from agentkv_tasks.run.replay import Recorded, shows_ids_first
-from agentkv_tasks.suites import SUITES, is_official, load_suite
+from agentkv_tasks.suites import SUITES, Suite, is_official, load_suite
 from agentkv_tasks.task import Task, parse_tasks
 
 
@@ -62,7 +62,7 @@ def solutions(name: str, *, first: int, worlds: int, limit: int | None) -> list[
         ValueError: as of `load_suite`.
     """
     _require_open(name)
-    if not _has_own_sites(name):
+    if not has_own_sites(name):
         require_training_seed(first, f"{name} would be recorded in")
     found = []
     for seed in range(first, first + worlds):
@@ -82,49 +82,63 @@ def solutions(name: str, *, first: int, worlds: int, limit: int | None) -> list[
     return found
 
 
-def successes(run: Path, *, limit: int | None) -> list[Source]:
-    """Return the successful episodes of a run on embedded sites.
+def successes(run: Path, *, sites_file: str | None = None, limit: int | None) -> list[Source]:
+    """Return the successful episodes of a run on embedded sites or on those of a file.
 
     Args:
+        sites_file: the file of the user's own sites that the run was played on; None: embedded
+            sites.
         limit: number of episodes, from the first; None: all.
 
     Raises:
         RecordingError: a ValueError; there are none, they are of a suite or a world that measures
-            models, or they were played on sites that cannot be started anew from a trace.
+            models, or they were played on other sites than those of `sites_file`.
         ResultsError: a ValueError; the folder holds no rows.
+        ValueError: as of `load_suite`.
     """
+    own = None if sites_file is None else load_suite(sites_file, world_seed=0)
     rows = [row for row in read_rows(run / "results.jsonl") if row.success]
-    by_world: dict[tuple[str, int], list[Episode]] = {}
+    by_world: dict[tuple[str, int | None], list[Episode]] = {}
     num_without = 0
     for row in rows[:limit]:
         _require_open(row.suite)
-        require_training_seed(row.world_seed, f"{run} was played in")
-        found = _of_run(row, run)
+        found = _of_run(row, run, own)
+        if own is None:
+            require_training_seed(row.world_seed, f"{run} was played in")
         num_without += found is None
         if found is not None:
-            by_world.setdefault((row.suite, row.world_seed), []).append(found)
+            world = row.suite, row.world_seed if own is None else None
+            by_world.setdefault(world, []).append(found)
     if not by_world:
         missing = f"; {num_without} have no trace, or one with masked secrets" * bool(num_without)
         raise RecordingError(
             f"{run}: no successful episode to record among {len(rows)} successes{missing}; give "
             "the folder (--out) of a run with some"
         )
-    return [Source(*world, None, tuple(found)) for world, found in by_world.items()]
+    sites = None if own is None else own.sites
+    return [Source(*world, sites, tuple(found)) for world, found in by_world.items()]
 
 
-def _of_run(row: Row, run: Path) -> Episode | None:
+def _of_run(row: Row, run: Path, own: Suite | None) -> Episode | None:
     """Return a run's episode; None if its trace is missing or does not hold what was typed."""
     trace = trace_of(row, run)
     if trace is None or not trace.steps:
         return None
-    if trace.head.get("has_own_sites"):
+    has_own_sites = bool(trace.head.get("has_own_sites"))
+    if has_own_sites != (own is not None):
         raise RecordingError(
-            f"{run} was played on sites of a file, which a trace cannot start anew; record the "
-            "solutions of its tasks instead: agentkv tasks record FILE --tasks SITES.toml"
+            f"{run} was played on sites of a file; give it as well: --tasks SITES.toml"
+            if has_own_sites
+            else f"{run} was played on embedded sites, so --tasks has no place here"
         )
     if any(MASK in step.reply for step in trace.steps):
         return None
     (task,) = parse_tasks([trace.head["task"]], source=str(run / row.trace))
+    if own is not None and task not in own.tasks:
+        raise RecordingError(
+            f"{run}: task {task.task_id} is another one in the file of sites now, so its episodes "
+            "cannot be played again; record those of a new run"
+        )
     is_chat = any(shows_ids_first(step.observation) for step in trace.steps)
     return Episode(row.key, task, Recorded(trace.steps), "free" if is_chat else "named")
 
@@ -138,5 +152,6 @@ def _require_open(name: str) -> None:
         )
 
 
-def _has_own_sites(name: str) -> bool:
+def has_own_sites(name: str) -> bool:
+    """Return whether tasks are those of a file of the user's own sites."""
     return Path(name).suffix == ".toml" and name not in SUITES
