@@ -101,7 +101,9 @@ def _recording(line: bytes, where: str) -> Recording:
         raise RecordingError(f"{where}: not JSON; expected a recording") from None
     version = values.pop("version", None) if isinstance(values, dict) else None
     if version is None:
-        raise RecordingError(f"{where}: no recording; `agentkv tasks record FILE` writes some")
+        raise RecordingError(
+            f"{where}: no recording; `agentkv tasks record` and `agentkv record` write some"
+        )
     if version != VERSION:
         raise RecordingError(
             f"{where}: a recording of version {version!r:.20}, and this agentkv reads version "

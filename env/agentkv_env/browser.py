@@ -119,6 +119,7 @@ class Browser:
                     timeout=LAUNCH_S * 1000,
                     args=list(_FLAGS),
                     headless=not is_visible,
+                    handle_sigint=not is_visible,  # Ctrl-C in a terminal closes no window
                     chromium_sandbox=sandbox,
                 )
                 return cls(running, _browser_pid(running), driver)

@@ -308,6 +308,19 @@ class PageDialogs:
         self._notices.append(f"{kind} {verb}{reason}: {message}")
 
 
+def answer_on(page: Page, *, accepted: bool, text: str) -> Action:
+    """Return the action that answers the dialog of `page`, which `PageDialogs.show` has made.
+
+    Args:
+        text: what is entered into a prompt that is accepted.
+    """
+    own = [node for node in page.nodes if node.id is not None and "covered" not in node.states]
+    *field, yes, no = own
+    if field and accepted:
+        return Action("type", element_id=field[0].id, text=text, enter=True)
+    return Action("click", element_id=yes.id if accepted else no.id)
+
+
 def _answer(dialog: Dialog, accepted: bool, text: str) -> None:
     if not accepted:
         dialog.dismiss()

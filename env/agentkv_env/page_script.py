@@ -124,6 +124,31 @@ class PageScript:
         self._in_frames = dict.fromkeys(SUMMED, 0)  # what frames of other origins add
         self._unsent: list[dict[str, Any]] = []  # fields of all frames that kept a form unsent
         self._is_partial = False  # True if the current reading left out a part of the page
+        self._tell = ""  # name of the function with which our script tells of a person's events
+        self._shown_in: dict[int, list[dict[str, Any]]] = {}  # frame element -> nodes read last
+
+    def hear_person(self, tell: str, frames: Sequence[str]) -> None:
+        """Let our script tell what a person does, in all frames and documents from now on.
+
+        Nothing of the page was read before.
+
+        Args:
+            tell: name of the function that the browser opens to our world.
+            frames: the frames that the page has.
+        """
+        assert not self._worlds, "our script runs already"
+        self._tell = tell
+        source = {"source": self._source, "worldName": WORLD}
+        self._send("Page.addScriptToEvaluateOnNewDocument", source)
+        for frame in frames:
+            try:
+                self.call("title", frame=frame)
+            except Error as error:
+                self._raise_if_gone(error)  # else it loads a document, where our script runs
+
+    @property
+    def _source(self) -> str:
+        return _source(self._channel, self._tell)
 
     def call(self, function: str, *arguments: object, frame: str | None = None) -> Any:
         """Return the value of a function of our script in `frame` (None: the main frame).
@@ -146,7 +171,7 @@ class PageScript:
         params = {"frameId": frame, "worldName": WORLD}
         world = int(self._send("Page.createIsolatedWorld", params)["executionContextId"])
         try:
-            value = self.evaluate(f"{_source(self._channel)}\n{expression}", world).get("value")
+            value = self.evaluate(f"{self._source}\n{expression}", world).get("value")
         except Error:
             self._worlds[frame] = world  # the function threw, but our script is there
             raise
@@ -256,12 +281,35 @@ class PageScript:
             self._document = found["token"]
             self._foreign_elements = {}
             self._foreign_frames = {}
+            self._shown_in = {}
         found["nodes"] = list(self._splice_frames(found["nodes"], self._main_frame, MAX_DEPTH))
         found["part"] = self._is_partial
         for key in SUMMED:
             found[key] += self._in_frames[key]
         found["unsent"] = self._unsent
+        if self._tell:
+            self.call("countFrom", self._next_id)
         return found
+
+    def read_before(self, reading: str, next_id: int) -> dict[str, Any]:
+        """Return the page as our script read it before an event of a person, as `read` does.
+
+        The nodes of frames of other origins are those that were read last.
+
+        Args:
+            reading: the walk of the main frame.
+            next_id: the first number that was free then.
+        """
+        found: dict[str, Any] = json.loads(reading)
+        if found["token"] == self._document:
+            self._next_id = max(self._next_id, next_id)
+        nodes: list[dict[str, Any]] = []
+        for node in found["nodes"]:
+            if node["k"] == "frame":
+                nodes += self._shown_in.get(node["i"], ())
+            else:
+                nodes.append({**node, "frame": self._main_frame})
+        return {**found, "nodes": nodes}
 
     def evaluate(self, expression: str, world: int, *, by_value: bool = True) -> dict[str, Any]:
         """Evaluate `expression` in an execution context and return CDP's remote object.
@@ -413,9 +461,12 @@ class PageScript:
                 self._is_partial = True
             else:
                 try:
-                    yield from self._walk_foreign_frame(node, frame, depth)
+                    inner = list(self._walk_foreign_frame(node, frame, depth))
                 except Error as error:
                     self._raise_if_gone(error)  # else the frame is loading; a later reading has it
+                    continue
+                self._shown_in[node["i"]] = inner
+                yield from inner
 
     def _walk_foreign_frame(
         self, node: dict[str, Any], parent: str, depth: int
@@ -451,9 +502,11 @@ def _file(name: str) -> str:
     return file.read_text(encoding="utf-8").rstrip()
 
 
-def _source(channel: str) -> str:
+def _source(channel: str, tell: str) -> str:
     # If the script runs twice in one world, the second run must keep the ids of the first.
     head = (
-        f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}";'
+        f'(() => {{\n"use strict";\nif (globalThis.agentkv) return;\nconst CHANNEL = "{channel}"'
+        f', TELL = "{tell}";'
     )
-    return "\n".join([head, *map(_file, SCRIPTS), "})();"])
+    scripts = (*SCRIPTS, *(("person",) if tell else ()))
+    return "\n".join([head, *map(_file, scripts), "})();"])

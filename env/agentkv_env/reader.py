@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from playwright.sync_api import Error
@@ -60,6 +61,7 @@ class Reader:
         self._timeout_s = timeout_s
         self._stopwatch = stopwatch
         self._reported_no_ocr = False
+        self._last: tuple[Mapping[str, Any], Page] | None = None  # the last walk and its page
 
     def read(self) -> Page:
         """Read the current tab, which must be open, in its present state.
@@ -72,31 +74,68 @@ class Reader:
             self._leave_disallowed_pages()
             found = self._read()
             tab = self._tabs.current
-            size = tab.page.viewport_size
-            viewport = (size["width"], size["height"]) if size else UNBOUNDED
-            lines: Mapping[tuple[str, int], Sequence[OcrLine]] = {}
-            keys: Mapping[tuple[str, int], str] = {}
-            if self._image_text is not None:
-                with timed(self._stopwatch, "OCR"):
-                    keys = self._image_text.collect(
-                        found["nodes"],
-                        document=found["token"],
-                        pixels=lambda frame, number: self._pixels(tab, frame, number),
-                        screenshot=lambda: self.screenshot(tab, type="png", animations="allow"),
-                        viewport=viewport,
-                    )
-            elif not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
-                self._reported_no_ocr = True
-                self._filter.notices.append("text inside images is not read in this session")
+            pictures = self._find_pictures(tab, found)
+        page = self._page_of(tab, found, pictures)
+        self._last = found, page
+        return page
+
+    def read_before(self, tab: Tab, reading: str, next_id: int) -> Page:
+        """Return a page as our script read it before an event of a person.
+
+        If nothing has changed since the last page, it is that one. Pictures that are new on the
+        page may be gone by now, and their text is missing.
+
+        Args:
+            reading, next_id: see `PageScript.read_before`.
+        """
+        found = tab.script.read_before(reading, next_id)
+        notices: tuple[str, ...] = ()
+        if self._last is not None and found["token"] == self._last[0]["token"]:
+            last, page = self._last
+            if all(found[key] == last[key] for key in ("nodes", "url", "title", "above", "below")):
+                return page
+            notices = page.notices
+        self._note_state(tab, found)
+        page = self._page_of(tab, found, self._find_pictures(tab, found, are_gone=True))
+        page = replace(page, notices=tuple(dict.fromkeys((*notices, *page.notices))))
+        self._last = found, page
+        return page
+
+    def _find_pictures(
+        self, tab: Tab, found: Mapping[str, Any], *, are_gone: bool = False
+    ) -> Mapping[tuple[str, int], str]:
+        """Return the keys of a page's pictures, with which their text is read."""
+        if self._image_text is not None:
+            with timed(self._stopwatch, "OCR"):
+                return self._image_text.collect(
+                    found["nodes"],
+                    document=found["token"],
+                    pixels=lambda frame, number: (
+                        "" if are_gone else self._pixels(tab, frame, number)
+                    ),
+                    screenshot=lambda: (
+                        b"" if are_gone else self.screenshot(tab, type="png", animations="allow")
+                    ),
+                    viewport=_viewport(tab),
+                )
+        if not self._reported_no_ocr and any("p" in node for node in found["nodes"]):
+            self._reported_no_ocr = True
+            self._filter.notices.append("text inside images is not read in this session")
+        return {}
+
+    def _page_of(
+        self, tab: Tab, found: Mapping[str, Any], pictures: Mapping[tuple[str, int], str]
+    ) -> Page:
+        lines: Mapping[tuple[str, int], Sequence[OcrLine]] = {}
         if self._image_text is not None:
             # Outside the guard, because it makes no browser call.
             with timed(self._stopwatch, "OCR"):
-                lines, num_unread = self._image_text.read(keys)
+                lines, num_unread = self._image_text.read(pictures)
             if num_unread:
                 self._filter.notices.append(f"text inside {num_unread} images could not be read")
         tabs = [each for each in self._tabs.all if each is tab or not each.page.is_closed()]
         with timed(self._stopwatch, "walk"):
-            nodes = tuple(build_nodes(found["nodes"], lines, viewport))
+            nodes = tuple(build_nodes(found["nodes"], lines, _viewport(tab)))
         page = Page(
             url=clean(self._addresses.to_public(found["url"])),
             title=clean(found["title"]),
@@ -136,27 +175,7 @@ class Reader:
                 tab.wait_idle()
                 continue
             if self._may_show(found["url"]):
-                if found["part"]:
-                    self._filter.notices.append("the page is too large: part of it was not read")
-                if found["busy"]:
-                    self._filter.notices.append("a part of the page says that it is still loading")
-                if found["moving"]:
-                    self._filter.notices.append(
-                        f"{found['moving']} elements and texts of the page are still moving"
-                    )
-                self._filter.notices += [f"shown for a moment: {text}" for text in found["flashes"]]
-                if num := tab.num_unanswered:
-                    requests = "1 request has" if num == 1 else f"{num} requests have"
-                    self._filter.notices.append(
-                        f"the page is still loading: {requests} no answer yet"
-                    )
-                if found["unsent"]:
-                    self._filter.notices.append(_unsent_notice(found["unsent"]))
-                if found["covered"]:
-                    self._filter.notices.append(
-                        "a dialog is open; the elements and texts of the page that it covers are "
-                        f"left out: {found['covered']}"
-                    )
+                self._note_state(tab, found)
                 return found
             reason = "this page is not shown: it does not stay on the allowed hosts"
             self._leave_disallowed_pages()
@@ -168,6 +187,27 @@ class Reader:
             "url": tab.page.url if shown else "",
             "title": tab.title if shown else "",
         }
+
+    def _note_state(self, tab: Tab, found: Mapping[str, Any]) -> None:
+        """Add notices of what the walk says of a page beside its nodes."""
+        notices = self._filter.notices
+        if found["part"]:
+            notices.append("the page is too large: part of it was not read")
+        if found["busy"]:
+            notices.append("a part of the page says that it is still loading")
+        if found["moving"]:
+            notices.append(f"{found['moving']} elements and texts of the page are still moving")
+        notices += [f"shown for a moment: {text}" for text in found["flashes"]]
+        if num := tab.num_unanswered:
+            requests = "1 request has" if num == 1 else f"{num} requests have"
+            notices.append(f"the page is still loading: {requests} no answer yet")
+        if found["unsent"]:
+            notices.append(_unsent_notice(found["unsent"]))
+        if found["covered"]:
+            notices.append(
+                "a dialog is open; the elements and texts of the page that it covers are "
+                f"left out: {found['covered']}"
+            )
 
     def name_of(self, tab: Tab) -> str:
         """Return the title of a tab as it was last read, or else its public address."""
@@ -200,6 +240,11 @@ class Reader:
             rest = len(notices) - MAX_NOTICES
             notices[MAX_NOTICES:] = [f"{rest} more notices are not shown"]
         return tuple(notices)
+
+
+def _viewport(tab: Tab) -> tuple[int, int]:
+    size = tab.page.viewport_size
+    return (size["width"], size["height"]) if size else UNBOUNDED
 
 
 def _unsent_notice(fields: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,7 @@ from agentkv_env.named_secrets import NamedSecrets, Secret, names_in
 from agentkv_env.ocr import Ocr
 from agentkv_env.page import Page
 from agentkv_env.page_dialogs import LAST_STEP, DialogOpened, Dialogs, PageDialogs
+from agentkv_env.person import Person
 from agentkv_env.place import Check
 from agentkv_env.proxy import Proxy
 from agentkv_env.reader import Reader
@@ -220,6 +221,21 @@ class Session:
                 except DialogOpened:
                     pass
             return self._observe_dialog()
+
+    def watch_person(self) -> Person:
+        """Return what hears a person who acts in the tabs, from now on in place of `act`.
+
+        The session has read no page yet. Dialogs with a choice are left to the person.
+        """
+        return Person(
+            self._tabs,
+            self._reader,
+            self._dialogs,
+            self.secrets,
+            observe_dialog=self._observe_dialog,
+            to_public=self._addresses.to_public,
+            may_show=self._may_show,
+        )
 
     def _observe_open(self) -> Page:
         for _ in self._tabs.all:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from playwright.sync_api import CDPSession, Error, FileChooser
@@ -12,7 +13,7 @@ from playwright.sync_api import Page as PlaywrightPage
 
 from agentkv_env.errors import BrowserGone, PageHung, StillLoading, TabClosed
 from agentkv_env.loading import NAVIGATION_START_S, POLL_MS, Loading
-from agentkv_env.page_script import PageScript
+from agentkv_env.page_script import WORLD, PageScript
 from agentkv_env.request_filter import RequestFilter
 from agentkv_env.sanitize import clean
 from agentkv_env.watchdog import Watchdog
@@ -92,6 +93,10 @@ class Tab:
         """Title of the page when it was last read."""
         self.expects_popup = False
         """True if the page has requested a window that has not appeared."""
+        self.is_popup = False
+        """True if a page has requested this tab."""
+        self.on_dialog_closed: Callable[[bool, str], None] | None = None
+        """Called when a dialog is closed: whether it was accepted, and the text of a prompt."""
         self._filter = request_filter
         self._watchdog = watchdog
         self._timeout_s = timeout_s
@@ -117,6 +122,7 @@ class Tab:
                 raise_if_gone=self.raise_if_gone,
             )
             self._cdp.on("Page.windowOpen", self._on_window_open)
+            self._cdp.on("Page.javascriptDialogClosed", self._on_dialog_closed)
             self._cdp.on("Page.frameNavigated", self._on_navigated)
             self._cdp.on("Fetch.requestPaused", self._on_paused)
             self._cdp.send("Page.enable")
@@ -153,6 +159,10 @@ class Tab:
 
     def _on_window_open(self, _: dict[str, Any]) -> None:
         self.expects_popup = True
+
+    def _on_dialog_closed(self, event: dict[str, Any]) -> None:
+        if self.on_dialog_closed is not None:
+            self.on_dialog_closed(event["result"], event.get("userInput", ""))
 
     def _on_paused(self, event: dict[str, Any]) -> None:
         if self._filter.handle_paused(event, self._cdp, page=self.page, main_frame=self._frame):
@@ -191,6 +201,33 @@ class Tab:
                 self._cdp.send("Page.reload")
             except Error:
                 pass  # the window is closed again
+
+    def hear_person(self, on_message: Callable[[dict[str, Any]], None]) -> None:
+        """Hear from now on what a person does in this tab, of which nothing was read before.
+
+        Our script reads each event before the page does, and tells it through a function that only
+        its own world has.
+
+        Args:
+            on_message: called with each message of scripts/person.js.
+        """
+        tell = f"agentkv{token_hex(8)}"
+
+        def on_called(event: dict[str, Any]) -> None:
+            if event["name"] == tell:
+                on_message(json.loads(event["payload"]))
+
+        self._cdp.on("Runtime.bindingCalled", on_called)
+        self._cdp.send("Runtime.enable")  # without it, no call is reported
+        self._cdp.send("Runtime.addBinding", {"name": tell, "executionContextName": WORLD})
+        tree = self._cdp.send("Page.getFrameTree")["frameTree"]
+        self.script.hear_person(tell, _frames_in(tree))
+
+    @property
+    def history(self) -> tuple[int, Sequence[dict[str, Any]]]:
+        """The index of the current entry of the history, and all entries as CDP has them."""
+        history = self._cdp.send("Page.getNavigationHistory")
+        return history["currentIndex"], history["entries"]
 
     @property
     def has_crashed(self) -> bool:
@@ -376,9 +413,8 @@ class Tab:
     @property
     def can_go_back(self) -> bool:
         """True if the history has an earlier page than the initial about:blank."""
-        history = self._cdp.send("Page.getNavigationHistory")
-        index = history["currentIndex"]
-        return bool(index > 0 and history["entries"][index - 1]["url"] != "about:blank")
+        index, entries = self.history
+        return bool(index > 0 and entries[index - 1]["url"] != "about:blank")
 
     def read(self) -> dict[str, Any]:
         """Read the page with our script, and its title."""
@@ -394,3 +430,9 @@ class Tab:
             pass
         except Error as error:
             self.raise_if_gone(error)
+
+
+def _frames_in(tree: dict[str, Any]) -> list[str]:
+    """Return the ids of a frame and of all frames in it."""
+    inner = [frame for child in tree.get("childFrames", ()) for frame in _frames_in(child)]
+    return [tree["frame"]["id"], *inner]

@@ -1,6 +1,7 @@
 """The tabs of one session, including the windows that pages open."""
 
 import time
+from collections.abc import Callable
 
 from playwright.sync_api import Error
 from playwright.sync_api import Page as PlaywrightPage
@@ -55,6 +56,8 @@ class Tabs:
         self._num_arriving = 0  # windows opened by pages that are not attached yet
         self._popup: Tab | None = None  # the last window opened by a page, until `follow_popup`
         self._num_surplus = 0  # windows closed beyond MAX_TABS that no notice reports yet
+        self.on_attached: Callable[[Tab], None] | None = None
+        """Called with each tab before anything of it is read."""
         self.all: list[Tab] = []
         self.current = self._attach(page)
         self._context.on("page", self._on_page)
@@ -163,6 +166,8 @@ class Tabs:
         )
         self._filter.watch(page)
         self._dialogs.watch(page)
+        if self.on_attached is not None:
+            self.on_attached(tab)
         self.all.append(tab)
         return tab
 
@@ -178,10 +183,12 @@ class Tabs:
                 pass  # the window is already closed
             return
         self._num_arriving += 1
+        is_popup = any(tab.expects_popup for tab in self.all)
         for tab in self.all:
             tab.expects_popup = False
         try:
             self.current = self._popup = self._attach(page)
+            self.current.is_popup = is_popup
         except (Error, BrowserGone):
             pass  # the window is already closed
         finally:

@@ -47,6 +47,7 @@ def test_help_names_all_commands_and_fits_80_columns() -> None:
         "sites",
         "act",
         "mcp",
+        "record",
         "show",
         "replay",
         "doctor",

@@ -4,8 +4,9 @@ let ids = new WeakMap(); // element -> id
 const elements = new Map(); // id -> WeakRef(element)
 const token = Math.random().toString(36).slice(2); // identifies this document
 let frames = []; // cross-origin frames found by the last walk
+let highest = 0; // id of this document; a person's events are read between two walks of Python's
 
-const forget = () => { ids = new WeakMap(); elements.clear(); };
+const forget = () => { ids = new WeakMap(); elements.clear(); highest = 0; };
 
 const MAX_NODES = 5000; // in one viewport
 const WORD = /[\p{L}\p{N}]+/gu;
@@ -37,7 +38,7 @@ function walk(firstId, expected, at, view, mostMs) {
   deadline = performance.now() + mostMs;
   let isPart = false;
   view ||= { x: 0, y: 0, width: innerWidth, height: innerHeight };
-  let nextId = expected === null || expected === token ? firstId : 1;
+  let nextId = Math.max(expected === null || expected === token ? firstId : 1, highest + 1);
   let pending = "", pendingBox = null, pendingSource = null; // text of the current line
   let generatedBox = null; // the box of the element with generated text in it
   let isCode = false; // whether that text is preformatted, so that its spaces count
@@ -73,6 +74,7 @@ function walk(firstId, expected, at, view, mostMs) {
   const idOf = (el) => {
     if (!ids.has(el)) {
       elements.set(nextId, new WeakRef(el));
+      highest = nextId;
       ids.set(el, nextId++);
     }
     return ids.get(el);

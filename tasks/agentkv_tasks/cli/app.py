@@ -16,6 +16,7 @@ from agentkv_tasks.cli.mcp import mcp
 from agentkv_tasks.cli.options import require_text
 from agentkv_tasks.cli.plan import plan
 from agentkv_tasks.cli.policies import policies
+from agentkv_tasks.cli.record import record
 from agentkv_tasks.cli.replay import replay
 from agentkv_tasks.cli.report import report
 from agentkv_tasks.cli.run import run
@@ -62,6 +63,7 @@ for command in (
     act,
     serve,
     mcp,
+    record,
     train,
     calibrate,
     show,

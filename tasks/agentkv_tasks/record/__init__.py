@@ -1,1 +1,1 @@
-"""`agentkv tasks record`: solutions and successful episodes, played for their pages and replies."""
+"""Recordings: solutions and successful episodes, played again, and what a person does."""

@@ -38,7 +38,12 @@ class UrlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ActPlace:
-    """Where the agent works."""
+    """Where the agent works.
+
+    Raises:
+        UrlError: the start page is not a web address.
+        CannotAttach: a ValueError; `endpoint` is no port of this machine.
+    """
 
     url: str | None
     """The start page; None: what the tab at `endpoint` shows."""
@@ -50,6 +55,21 @@ class ActPlace:
     """Secrets that the agent may type on their hosts, by name."""
     dialogs: Dialogs = "ask"
     """As in `Browser.session`."""
+    hosts: tuple[str, ...] = ()
+    """The only hosts that pages may reach; empty for that of the start page."""
+
+    def __post_init__(self) -> None:
+        if self.url is not None and not is_web_address(self.url):
+            raise UrlError(f"'{self.url}' is not a web address; expected http://host/...")
+        if self.endpoint is not None:
+            require_loopback(self.endpoint)
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if the start page belongs to the embedded sites, which are then started."""
+        if self.url is None or self.endpoint is not None:
+            return False
+        return host_of(self.url).endswith(".localhost") and urlsplit(self.url).port is None
 
 
 def run_goal(
@@ -74,7 +94,6 @@ def run_goal(
         on_progress: told what is being done.
 
     Raises:
-        UrlError: the start page is not a web address.
         OutputPathError: a ValueError; `out` cannot be written to, or has a trace already.
         ValueError: the policy or the model is unknown, or the goal names an unknown secret.
         BrowserMissing: no browser was found, or none that can show its window.
@@ -82,10 +101,6 @@ def run_goal(
         ActionFailed: the page did not load.
     """
     url = place.url
-    if url is not None and not is_web_address(url):
-        raise UrlError(f"'{url}' is not a web address; expected http://host/...")
-    if place.endpoint is not None:
-        require_loopback(place.endpoint)
     if out is not None:
         require_folder(out)
         if (out / TRACE).exists():
@@ -97,7 +112,7 @@ def run_goal(
     settings = settings.model_copy(update={"budget": budget})
     with contextlib.ExitStack() as stack:
         # the browser first: whatever is wrong with it is known before the model takes its time
-        session = stack.enter_context(_session(settings, place))
+        session = stack.enter_context(open_session(settings, place))
         if on_progress is not None and settings.model not in SCRIPTED:
             on_progress(Progress("loading", name=settings.model))
         local = load_run_model(settings, on_progress)
@@ -140,11 +155,16 @@ def run_goal(
 
 
 @contextlib.contextmanager
-def _session(settings: RunSettings, place: ActPlace) -> Iterator[Session]:
-    """Open a session in a browser of ours, or on a tab of the user's."""
+def open_session(settings: RunSettings, place: ActPlace) -> Iterator[Session]:
+    """Open a session in a browser of ours, or on a tab of the user's.
+
+    Raises:
+        BrowserMissing: no browser was found, or none that can show its window.
+        CannotAttach: a ValueError; no browser of the user's can be attached to.
+    """
     url, ocr = place.url, Ocr.find(default_cache())
-    hosts: tuple[str, ...] | None = None
-    if url is not None:
+    hosts = place.hosts or None
+    if url is not None and hosts is None:
         hosts = (urlsplit(url).netloc.rpartition("@")[2],)
     with contextlib.ExitStack() as stack:
         if place.endpoint is not None:
@@ -163,9 +183,9 @@ def _session(settings: RunSettings, place: ActPlace) -> Iterator[Session]:
             return
         assert url is not None and hosts is not None, "a browser of ours shows nothing yet"
         addresses: dict[str, str] = {}
-        if host_of(url).endswith(".localhost") and urlsplit(url).port is None:
+        if place.is_embedded:
             server = stack.enter_context(Server(World(settings.world_seed)))
-            hosts, addresses = server.hosts, server.addresses
+            hosts, addresses = place.hosts or server.hosts, server.addresses
         path = settings.browser_path
         browser = stack.enter_context(
             Browser.launch(executable=str(path) if path else None, is_visible=place.is_visible)
