@@ -17,6 +17,7 @@ from agentkv.cache.layer import CacheLayer
 from agentkv.policies.gates import Fixed
 from agentkv.policies.recall import LookBack
 from agentkv_kernels import decoder as numbers
+from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import NORMS
 
 UNSETTLED = (-1, 0, 0, 0)
@@ -54,8 +55,6 @@ class LookStep:
         self._outcomes = np.zeros(self._rules.shape[:2], np.int64)
         self.unsettled: list[CacheLayer] = []
         """Layers that may hold more than the policy allows, once the step is done."""
-        self._reserved: set[int] = set()
-        """Layers whose tables were given capacity for this look."""
         self._alive: list[Any] = []
         self.read_nbytes = 0
         """Bytes read in cold tiers and their digests, over all layers and segments."""
@@ -93,7 +92,7 @@ class LookStep:
             most = recall.blocks * recall.block
             free = [min(most, n - cold.loans.count(s)) for s, n in enumerate(counts)]
             most_picked = max(most_picked, *free)
-            self._reserve(i, free)
+            self._prepare(i, free)
             loans[i] = cold.loans.address
         most_hot += self.appends
         self._picks = np.empty((*shape, most_picked), np.int64)
@@ -125,33 +124,20 @@ class LookStep:
         self._alive = [look, *arrays.values()]
         return int(look.ctypes.data)
 
-    def _reserve(self, layer_idx: int, free: Sequence[int]) -> None:
-        """Give a layer's segments capacity for what settling them will make them hold."""
-        # imported here because Numba takes half a second, and is optional
-        from agentkv_kernels.numba.settle import needed_counts
-
-        storage, cold = self._layers[layer_idx].storage, self._layers[layer_idx].cold
-        tables = storage.metadata, storage.dense, storage.codes, storage.scales
-        needed = np.zeros((storage.num_segments, len(tables)), np.int64)
-        lacks = False
+    def _prepare(self, layer_idx: int, free: Sequence[int]) -> None:
+        """Let compiled code settle a layer's segments: no fork shares what it changes in place, and
+        the loans have room for what each segment may fetch."""
+        layer = self._layers[layer_idx]
+        storage, cold = layer.storage, layer.cold
+        assert cold is not None
         for row, sequence in enumerate(self.sequences):
-            rule = self._rules[layer_idx, row]
-            if rule[numbers.MOST_HELD] >= 0:
-                assert cold is not None
-                storage.own()
-                for table in (cold.storage.codes, cold.storage.scales):
-                    if table is not None:  # blocks of scales may be merged in place
-                        table.own()
-                cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
-                own = sequence, rule, free[sequence] + self.appends, needed[sequence]
-                lacks |= needed_counts(storage.descriptor.address, *own)
-        if not lacks:
-            return
-        self._reserved.add(layer_idx)
-        for table, wanted in zip(tables, needed.T.tolist(), strict=True):
-            if table is not None:
-                more = [max(0, a - b) for a, b in zip(wanted, table.counts, strict=True)]
-                table.reserve_for(more)
+            if self._rules[layer_idx, row, numbers.MOST_HELD] < 0:
+                continue
+            storage.own()
+            for table in (cold.storage.codes, cold.storage.scales):
+                if table is not None:  # blocks of scales may be merged in place
+                    table.own()
+            cold.loans.reserve(cold.loans.count(sequence) + free[sequence])
 
     def finish(self, values: Tensor) -> None:
         """Take what the step found; fetched entries of segments that are not settled become hot if
@@ -169,6 +155,9 @@ class LookStep:
                 self._write_norms(layer, values[i])
             if cold is None:
                 continue
+            for row, outcome in enumerate(self._outcomes[i].tolist()):
+                if not outcome and self._rules[i, row, numbers.MOST_HELD] >= 0:
+                    self._outcomes[i, row] = self._settle(i, row)
             of_rows = self._outcomes[i].tolist()
             outcomes = reduce(or_, of_rows)
             if outcomes & numbers.HAS_EVICTED:
@@ -179,9 +168,36 @@ class LookStep:
                 self.unsettled.append(layer)
                 if self._recall.promotes and num_fetched[i]:
                     cold.promote(storage, self._unsettled_picks(i))
-            if outcomes & numbers.IS_LOOSE or (i in self._reserved and not is_settled):
+            if outcomes & numbers.IS_LOOSE:
                 layer.backend.tidy(storage)
                 cold.trim()
+
+    def _settle(self, layer_idx: int, row: int) -> int:
+        """Settle a segment whose tables lacked capacity in the step; return the outcome."""
+        # imported here because Numba takes half a second, and is optional
+        from agentkv_kernels.numba.settle import counts_to_settle, settle_later
+
+        hot, cold = self._layers[layer_idx].storage, self._layers[layer_idx].cold
+        assert cold is not None
+        segment, rule = self.sequences[row], self._rules[layer_idx, row]
+        count = self._counts[layer_idx, row, 0]
+        picks, places = (x[layer_idx, row, 0, :count] for x in (self._picks, self._positions))
+        own = hot.descriptor.address, cold.storage.descriptor.address, cold.loans.address
+        needed = np.zeros(6, np.int64)
+        counts_to_settle(*own, segment, rule, count, needed)
+        entries, dense, codes, blocks, cold_entries, cold_blocks = needed.tolist()
+        for table, wanted in (
+            (hot.metadata, entries),
+            (hot.dense, dense),
+            (hot.codes, codes),
+            (hot.scales, blocks + codes // BLOCK),  # more come before they are merged
+            (cold.storage.metadata, cold_entries),
+            (cold.storage.codes, cold_entries),
+            (cold.storage.scales, cold_blocks),
+        ):
+            if table is not None:
+                table.reserve_in(segment, wanted)
+        return int(settle_later(*own, segment, rule, picks, places))
 
     def _unsettled_picks(self, layer_idx: int) -> list[Tensor]:
         """Return the entries that each segment of a layer has fetched and not settled."""

@@ -71,6 +71,10 @@ NO_FORMAT, INT8, FP8, INT4, NF4, OTHER_FORMAT = range(6)
 FORMAT_NUMBERS = {None: NO_FORMAT, "int8": INT8, "fp8": FP8, "int4": INT4, "nf4": NF4}
 """Numbers of the formats that compiled code reads, by name; None for no format."""
 
+IDLE = 64
+"""Further entries of capacity that a segment may have unused if evicted entries come back: looks
+fetch, evict and quantize blocks, and need the capacity again."""
+
 TOLERATED_BLOCKS = 2
 """Unused blocks of scales that a segment may have for each one in use, if evicted entries come
 back: blocks come and go with every look, and are small beside the entries that they serve."""

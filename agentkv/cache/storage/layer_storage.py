@@ -21,6 +21,7 @@ from agentkv_kernels.entries import DensePart, Part, Quantized
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import (
     BLOCK_IDS,
+    IDLE,
     KEY_SCALES,
     KEYS,
     NORMS,
@@ -65,6 +66,7 @@ class LayerStorage(Addressed):
             fields: Sequence[Field],
             spare: int = BLOCK - 1,
             growth: float = growth,
+            idle: int = 0,
             tolerated: int = 0,
         ) -> EntryTable:
             return EntryTable(
@@ -74,22 +76,26 @@ class LayerStorage(Addressed):
                 meter=meter,
                 spare=spare,
                 growth=growth,
+                idle=idle,
                 tolerated=tolerated,
                 memory=memory,
             )
 
-        self.metadata, self.dense = table(layout.metadata), table(layout.dense)
+        # looks fetch, evict and quantize blocks, and need their capacity again
+        idle = IDLE if layout.promotes and not growth else 0
+        self.metadata = table(layout.metadata, idle=idle)
+        self.dense = table(layout.dense, idle=idle)
         self.codes: EntryTable | None = None
         """Quantized entries; None without a format."""
         self.scales: EntryTable | None = None
         """Scales that blocks of entries share; None if each entry has its own."""
         if layout.codes:
-            self.codes = table(layout.codes)
+            self.codes = table(layout.codes, idle=idle)
         if layout.scales:
             tolerated = TOLERATED_BLOCKS if layout.promotes and not growth else 0
             # in a cold tier, blocks come with every eviction, and are merged now and then
             own_growth = SCALES_GROWTH if growth else 0.0
-            self.scales = table(layout.scales, 0, own_growth, tolerated)
+            self.scales = table(layout.scales, 0, own_growth, tolerated=tolerated)
         self.queries: QueryWindow | None = None
         """Latest queries; None for a policy that reads none."""
         self.queries_of_chunks: QueryWindow | None = None

@@ -76,8 +76,9 @@ class EntryTable(Addressed):
         spare: unused entries that a segment gets whenever the table is laid out anew; at rest it
             has at most one more.
         growth: the same as a share of the segment's entries, where that is more.
-        tolerated: further unused entries at rest for each one in use, where `reserve_for` has made
-            room for them.
+        idle: further unused entries that compiled code may leave to a segment at rest; `trim` does
+            not.
+        tolerated: the same for each entry in use.
         memory: where the tensors are.
         meter: counts every byte taken and returned, temporary copies included.
     """
@@ -91,11 +92,12 @@ class EntryTable(Addressed):
         meter: Meter,
         spare: int = BLOCK - 1,
         growth: float = 0.0,
+        idle: int = 0,
         tolerated: int = 0,
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         self.fields, self.spare, self.meter = tuple(fields), spare, meter
-        self.tolerated = tolerated
+        self.idle, self.tolerated = idle, tolerated
         self.growth, self.memory = growth, memory
         self.num_segments = num_segments
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
@@ -187,6 +189,14 @@ class EntryTable(Addressed):
             capacities = [count + self._spare_of(count) for count in wanted]
             self._lay_out([None] * self.num_segments, self.counts, capacities)
 
+    def reserve_in(self, segment: int, count: int) -> None:
+        """Give a segment capacity for `count` entries in all, and some more if it lacks it."""
+        counts = self.counts
+        wanted = [max(own, count) if i == segment else own for i, own in enumerate(counts)]
+        if not self._make_room(wanted):
+            capacities = [count + self._spare_of(count) for count in wanted]
+            self._lay_out([None] * self.num_segments, counts, capacities)
+
     def reserve_for(self, more: Sequence[int]) -> None:
         """Give each segment capacity for `more` entries and no others, until the next `trim`."""
         counts = self.counts
@@ -200,7 +210,7 @@ class EntryTable(Addressed):
 
     def _most_unused(self, count: int) -> int:
         """Return how many unused entries a segment of `count` entries has at rest, at most."""
-        return self._spare_of(count) + 1 + self.tolerated * count
+        return self._spare_of(count) + 1 + self.idle + self.tolerated * count
 
     def _make_room(self, counts: Sequence[int]) -> bool:
         """Return whether the segments have capacity for `counts` entries, once those that they hold
@@ -251,7 +261,7 @@ class EntryTable(Addressed):
         counts = self.counts
         both = zip(self.descriptor.column(CAPACITY), counts, strict=True)
         if any(
-            capacity - count > self._most_unused(count) or (capacity and not count)
+            capacity - count > self._most_unused(count) - self.idle or (capacity and not count)
             for capacity, count in both
         ):
             capacities = [count + self._spare_of(count) // 2 if count else 0 for count in counts]
@@ -277,6 +287,7 @@ class EntryTable(Addressed):
             meter=self.meter,
             spare=self.spare,
             growth=self.growth,
+            idle=self.idle,
             tolerated=self.tolerated,
             memory=self.memory,
         )

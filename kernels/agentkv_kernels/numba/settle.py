@@ -28,6 +28,7 @@ from agentkv_kernels.layout import (
     DENSE,
     DTYPE,
     HEAD_DIM,
+    IDLE,
     KEYS,
     LOAN_COUNTS,
     LOAN_ENTRIES,
@@ -58,7 +59,7 @@ from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.drop import has_excess_capacity
 from agentkv_kernels.numba.encode import append_blocks, copy_over_of, write_block_ids
 from agentkv_kernels.numba.numbers import write_numbers
-from agentkv_kernels.numba.read import read_dense
+from agentkv_kernels.numba.read import read_dense, read_rows
 
 f32, i32 = np.float32, np.int32
 
@@ -113,35 +114,6 @@ def counts_after(hot, segment, rule, num_fetched):
         num_coded - gone_coded + quantized,
         num_blocks + quantized // BLOCK,
     )
-
-
-@compiled(nogil=True)
-def needed_counts(address, segment, rule, most_fetched, needed):
-    """Write what the tables of a hot segment may hold once it is settled, (4,) int64: entries,
-    dense ones, codes, and blocks of scales.
-
-    It may fetch fewer entries than `most_fetched`, but enough to evict if that many are.
-
-    Returns:
-        Whether some table lacks capacity for it.
-    """
-    hot = layer_at(address)
-    held = extents_of(table_at(hot[METADATA]))[COUNT, segment]
-    most, stay = held + most_fetched, held + most_fetched
-    if most > rule[MOST_HELD]:
-        most, stay = rule[MOST_HELD], rule[TARGET]
-    needed[0], needed[1], needed[2], needed[3] = most, most, 0, 0
-    if hot[CODES]:
-        needed[1] = min(most, rule[RECENT] + BLOCK - 1)
-        needed[2] = max(stay - rule[RECENT], extents_of(table_at(hot[CODES]))[COUNT, segment])
-        # as many as stay without merging, and those of what is quantized
-        needed[3] = 2 * ((needed[2] + BLOCK - 1) // BLOCK) + (most_fetched + BLOCK - 1) // BLOCK
-    lacks = not has_room(table_at(hot[METADATA]), segment, needed[0])
-    lacks |= not has_room(table_at(hot[DENSE]), segment, needed[1])
-    if hot[CODES]:
-        lacks |= not has_room(table_at(hot[CODES]), segment, needed[2])
-        lacks |= not has_room(table_at(hot[SCALES]), segment, needed[3])
-    return lacks
 
 
 @compiled()
@@ -275,6 +247,47 @@ def quantize(layer, segment, from_dense, from_fetched, fetched):
     write_block_ids(layer, segment, count, first_block)
 
 
+@compiled(nogil=True)
+def counts_to_settle(address, cold_address, loans, segment, rule, num_fetched, needed):
+    """Write what the tables must have capacity for before a segment can be settled, (6,) int64: the
+    hot entries, dense ones, codes and blocks of scales, and the cold codes and blocks.
+
+    Args:
+        address, cold_address: of the numbers of the hot and the cold `LayerDescriptor`.
+
+    The others are those of `settle`.
+    """
+    hot, cold = layer_at(address), layer_at(cold_address)
+    counts = counts_after(hot, segment, rule, num_fetched)
+    num_gone = counts[0]
+    num_lent, lent = num_lent_in(loans, segment)[segment], lent_in(loans, segment)
+    numbers, gone = lent[1][:num_lent].copy(), np.empty(num_gone, np.int64)
+    metadata = table_at(hot[METADATA])
+    own = lent[0][:num_lent], numbers, gone
+    num_unknown = find_unknown(metadata, segment, rule[FIRST_TO_GO], *own)
+    needed[0], needed[1], needed[2], needed[3] = counts[4], counts[5], counts[6], counts[7]
+    needed[4] = extents_of(table_at(cold[METADATA]))[COUNT, segment] + num_unknown
+    new_blocks = (num_unknown + BLOCK - 1) // BLOCK
+    needed[5] = extents_of(table_at(cold[SCALES]))[COUNT, segment] + new_blocks
+
+
+@compiled(nogil=True)
+def settle_later(address, cold_address, loans, segment, rule, picks, places):
+    """Do the work of `settle` once tables that lacked capacity have it; read what was fetched
+    again.
+
+    Args:
+        address, cold_address: of the numbers of the hot and the cold `LayerDescriptor`.
+    """
+    hot, cold = layer_at(address), layer_at(cold_address)
+    shape = (hot[NUM_HEADS], 2, picks.shape[0], hot[HEAD_DIM])
+    fetched = np.empty(shape, f32)
+    for head in range(shape[0]):
+        for field in (KEYS, VALUES):
+            read_rows(cold, field, segment, head, picks, fetched[head, field])
+    return settle(hot, cold, loans, segment, rule, picks, places, fetched)
+
+
 @compiled()
 def settle(hot, cold, loans, segment, rule, picks, places, fetched):
     """Settle a segment whose token has looked.
@@ -370,10 +383,11 @@ def settle(hot, cold, loans, segment, rule, picks, places, fetched):
         lent_places[num_stay + k], numbers[num_stay + k] = places[k], picks[k]
     num_lent[segment] = num_stay + num_fetched
 
-    is_loose = has_excess_capacity(extents_of(metadata), segment, BLOCK)
-    is_loose |= has_excess_capacity(extents_of(dense), segment, BLOCK)
+    spare = BLOCK + IDLE
+    is_loose = has_excess_capacity(extents_of(metadata), segment, spare)
+    is_loose |= has_excess_capacity(extents_of(dense), segment, spare)
     if hot[CODES]:
-        is_loose |= has_excess_capacity(extents_of(table_at(hot[CODES])), segment, BLOCK)
+        is_loose |= has_excess_capacity(extents_of(table_at(hot[CODES])), segment, spare)
         scales = extents_of(table_at(hot[SCALES]))
         spare = 1 + TOLERATED_BLOCKS * scales[COUNT, segment]
         is_loose |= has_excess_capacity(scales, segment, spare)

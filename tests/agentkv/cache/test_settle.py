@@ -49,7 +49,7 @@ def test_segments_are_settled_as_by_promoting_evicting_and_quantizing(
     monkeypatch.setattr(ColdTier, "promote", lambda *own: promoted.append(own) or promote(*own))
     for settles in (True, False):
         if not settles:
-            assert len(promoted) < 15 * 4  # only where a table lacked capacity
+            assert not promoted  # not even where a table lacked capacity
             monkeypatch.setattr(look_step, "rule_of", lambda layer, sequence: UNSETTLED)
         cache = agentkv.Cache.for_model(model, policy=policy_of(name, when=when), budget=150)
         logits = feed(model, cache, tokens, drops=drops)
