@@ -402,6 +402,8 @@ class Engine:
         seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
         nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
+        if is_last:
+            running.reply_at = cache.seen + len(ids)
         running.generation = Generation(
             cache,
             ids,
@@ -409,7 +411,7 @@ class Engine:
             sampler=Sampler(job.temperature, random, job.top_p),
             deadline=job.deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
-            num_logprobs=job.num_logprobs if is_last else None,
+            num_logprobs=(job.num_logprobs or 0) if is_last else None,
         )
         self._batch.add(running.generation)
 
