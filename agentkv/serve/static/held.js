@@ -4,14 +4,16 @@
 
 // A piece has `text`, and as far as it is known: `hot`, the share from 0 to 1 that is held; `cold`,
 // if the rest may come back; `forced`, or `confidence` from 0 to 1; `look` with `fetched`,
-// `most_of`, `n_most` and `changed`; `more`, a further sentence.
+// `most_of`, `n_most` and `changed`; `says`, how much is held in other words; `more`, a further
+// sentence.
 const heldText = (() => {
   const percent = (share) => `${Math.round(100 * share)} %`;
   const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
 
   function facts(piece) {
     const said = [];
-    if (piece.hot === undefined) said.push("not read yet");
+    if (piece.says) said.push(piece.says);
+    else if (piece.hot === undefined) said.push("not read yet");
     else if (piece.hot > 0) said.push(`${percent(piece.hot)} hold it` + (piece.cold ? "; the rest may come back" : ""));
     else said.push(piece.cold ? "cold: it may come back" : "gone");
     if (piece.more) said.push(piece.more);
@@ -19,8 +21,8 @@ const heldText = (() => {
     if (piece.confidence !== undefined) said.push(`confidence ${(100 * piece.confidence).toFixed(1)} %`);
     if (piece.look) {
       const {fetched, most_of: label, n_most: most, changed} = piece.look;
-      const from = `${most === fetched ? "all" : most.toLocaleString("en")} of ${label || "text without a label"}`;
-      said.push(`looked back and fetched ${fetched.toLocaleString("en")} ${fetched === 1 ? "entry" : "entries"}, ${from}` +
+      const from = most === undefined ? "" : `, ${most === fetched ? "all" : most.toLocaleString("en")} of ${label || "text without a label"}`;
+      said.push(`looked back and fetched ${fetched.toLocaleString("en")} ${fetched === 1 ? "entry" : "entries"}${from}` +
         (changed ? ", which changed the likeliest token" : ""));
     }
     return said.join("; ");

@@ -245,8 +245,8 @@ def test_tokens_of_a_reply_show_their_confidence_and_looks_to_eyes_and_keyboards
         expect(spans.first).to_be_visible()
         shown = spans.evaluate_all(
             """all => all.map((each) => {
-              const after = getComputedStyle(each, "::after").content;
-              return [each.title, after.includes("?"), getComputedStyle(each).borderTopStyle !== "none"];
+              const mark = getComputedStyle(each, "::after").content.includes("?");
+              return [each.title, mark, getComputedStyle(each).borderTopStyle !== "none"];
             })"""
         )[: len(pieces)]  # the last token of the reply is not read yet
         assert [mark for _, mark, _ in shown] == unsure
