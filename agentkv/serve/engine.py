@@ -145,11 +145,7 @@ class Engine:
             QueueFull, Stopping: the client may try again.
         """
         with self._lock:
-            if self._is_stopping:
-                raise Stopping(_STOPPING)
-            if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
-                raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
-            self._num_queued += 1
+            self._queue()
             self._new.put(job)
 
     def call(self, work: Callable[[], T]) -> Future[T]:
@@ -181,7 +177,7 @@ class Engine:
         """Return the number of tokens in the prompt of a job, to come. No session is touched.
 
         Raises:
-            Stopping: the server is about to stop.
+            QueueFull, Stopping: the client may try again.
         """
 
         def do() -> int:
@@ -189,9 +185,22 @@ class Engine:
             return self._prompts.num_ids(job)
 
         with self._lock:
-            if self._is_stopping:
-                raise Stopping(_STOPPING)
-            return self._reading_threads.submit(do)
+            self._queue()
+            future = self._reading_threads.submit(do)
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
+    def _queue(self) -> None:
+        """Count a request in, under the lock. Raises QueueFull or Stopping."""
+        if self._is_stopping:
+            raise Stopping(_STOPPING)
+        if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
+            raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
+        self._num_queued += 1
+
+    def _unqueue(self) -> None:
+        with self._lock:
+            self._num_queued -= 1
 
     @property
     def is_alive(self) -> bool:
@@ -273,8 +282,7 @@ class Engine:
     def _drop(self, waiting: WaitingJob, error: Exception) -> None:
         """End a waiting job with an error."""
         self._waiting.remove(waiting)
-        with self._lock:
-            self._num_queued -= 1
+        self._unqueue()
         waiting.job.is_cancelled = True
         waiting.job.send(ReplyFailure(error))
 
@@ -497,8 +505,7 @@ class Engine:
     def _leave(self, running: RunningJob) -> None:
         self._running.remove(running)
         self._may_start = True
-        with self._lock:
-            self._num_queued -= 1
+        self._unqueue()
 
 
 def _line(end: ReplyEnd, error: Exception | None) -> str:
