@@ -30,6 +30,7 @@ from agentkv.serve.job import (
     QueueFull,
     ReplyEnd,
     ReplyFailure,
+    SavedFile,
     Stopping,
 )
 from agentkv.serve.reuse import How
@@ -332,6 +333,10 @@ class Engine:
         if (begun := waiting.begun) is None:
             return None
         history, matcher = begun
+        if (name := job.session.save) is not None:
+            self.sessions.require_name(job.session.owner, name)
+        if job.session.restore is not None:
+            job.session = self.sessions.restored_for(job.session)
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
@@ -473,7 +478,11 @@ class Engine:
             later = [id for ids, _ in running.stages[1:] for id in ids]
             unread = [*generation.unread, *later]
         running.settle(unread)
-        end = running.finished()
+        saved = None
+        if error is None and (name := running.job.session.save) is not None:
+            num_bytes = self.sessions.save_reply(session, name)
+            saved = SavedFile(name, session.num_ids, num_bytes)
+        end = running.finished(saved)
         self.counters.count(end)
         REQUESTS.info(_line(end, error))
         REQUESTS.debug("slot %d: %s", end.slot, end.reuse.told(end.num_cached))

@@ -10,7 +10,7 @@ from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.reply_parts import ReplyParts, TextPart
 from agentkv.models.generation import Generation
 from agentkv.models.rules import TextRule
-from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, TopToken
+from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, SavedFile, TopToken
 from agentkv.serve.reuse import Reuse
 from agentkv.serve.session import History, ResumePoint, ServedSession, said_in, usage
 from agentkv.serve.token_notes import notes_of
@@ -167,8 +167,8 @@ class RunningJob:
             notes = notes_of(self.generation, self.reply_at)
         session.settle(history, end, self._stops, notes)
 
-    def finished(self) -> ReplyEnd:
-        """Return the event that ends the reply."""
+    def finished(self, saved: SavedFile | None) -> ReplyEnd:
+        """Return the event that ends the reply, after which the session may have been saved."""
         session, generation = self.session, self.generation
         assert session.cache is not None and generation is not None
         ended = generation.ended_at or time.monotonic()
@@ -187,4 +187,5 @@ class RunningJob:
             read_s=read - self.job.asked_at,
             write_s=ended - read,
             stop=self.rule.stop,
+            saved=saved,
         )

@@ -13,9 +13,10 @@ from agentkv.cache.forks import group_nbytes
 from agentkv.cache.misuse import Misuse
 from agentkv.serve.edits import EditPlan, apply_plan
 from agentkv.serve.matching import SessionConflict, SessionFinder, SessionMatch, SessionQuery
+from agentkv.serve.named_files import NamedFolder, NoSuchSession
 from agentkv.serve.reuse import How, Reuse
 from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
-from agentkv.serve.session_files import NoSuchSession, SessionFiles
+from agentkv.serve.session_files import SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class SessionStore:
             least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
         edits: what becomes of edited messages, unless a request says otherwise.
+        named: where sessions lie that clients save by name; None: in the folder.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class SessionStore:
         max_sessions: int = 1024,
         max_snapshots: int = 4,
         edits: EditMode = "removals",
+        named: NamedFolder | None = None,
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
         self.memory = memory
@@ -64,7 +67,7 @@ class SessionStore:
         """Sessions that went to disk, and that came back."""
         self.peak_nbytes = 0
         """The most bytes that all sessions had between two requests or tokens."""
-        self._files = SessionFiles(model, new_cache, folder)
+        self._files = SessionFiles(model, new_cache, folder, named)
         for saved in self._files.stored():
             session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
             session.id, session.is_stored = saved.id, True
@@ -384,7 +387,7 @@ class SessionStore:
             SessionConflict: the session is busy.
             OSError, WriteError, CacheFileError: it could not be written.
         """
-        self._files.named(session.owner, file_name)
+        self.require_name(session.owner, file_name)
         _require_idle(session)
         if not session.history:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
@@ -393,17 +396,58 @@ class SessionStore:
         self.make_room()
         return session.num_ids, num_bytes
 
-    def restore(self, owner: str, slot: int, file_name: str) -> tuple[ServedSession, int]:
+    def require_name(self, owner: str, file_name: str) -> None:
+        """Raise NoSuchSession if an owner cannot save a session by this name."""
+        self._files.named.for_saving(owner, file_name)
+
+    def save_reply(self, session: ServedSession, file_name: str) -> int | None:
+        """Save a session whose reply has ended by name; return the bytes written, None if it cannot
+        be written."""
+        try:
+            return self._files.save(session, file_name)
+        except (OSError, RuntimeError, ValueError) as error:
+            _log.warning("session %r could not be saved by name: %s", session.label, error)
+            return None
+
+    def restored_for(self, query: SessionQuery) -> SessionQuery:
+        """Restore the session that a request names a file of; return the query with its slot.
+
+        Raises:
+            SessionConflict: it has another policy or budget than the request wants.
+            NoSuchSession, ConversationFileError: as `restore`.
+        """
+        assert query.restore is not None
+        session, _ = self.restore(query.owner, query.slot, query.restore, settings=query.settings)
+        session.name = query.name or query.key
+        return replace(query, restore=None, slot=session.slot, name=None, key=None)
+
+    def restore(
+        self,
+        owner: str,
+        slot: int | None,
+        file_name: str,
+        *,
+        settings: CacheSettings | None = None,
+    ) -> tuple[ServedSession, int]:
         """Put a saved session into a slot, in place of what is there; return it and the bytes read.
+
+        Args:
+            slot: None takes one that is free.
+            settings: those that the session must have; None: any.
 
         Raises:
             NoSuchSession: no session was saved by that name.
-            SessionConflict: the slot is busy.
-            ConversationFileError, CacheFileError: ValueErrors; the files are damaged, or belong to
-                another model.
+            SessionConflict: the slot is busy, or the session has other settings.
+            ConversationFileError: a ValueError; the files are damaged, or belong to another model
+                or policy.
         """
         saved, cache, num_bytes = self._files.restore(owner, file_name)
-        if (old := self.finder.in_slot(owner, slot)) is not None:
+        if settings not in (None, saved.settings):
+            raise SessionConflict(
+                f"{file_name!r} has the policy {saved.policy} and the budget {saved.budget}; "
+                "leave out policy and budget"
+            )
+        if slot is not None and (old := self.finder.in_slot(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)

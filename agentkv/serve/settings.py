@@ -40,6 +40,9 @@ class ServeSettings(PoliciesSettings):
     store: Path | None = None
     """Folder for sessions on disk; the next server finds them there. The default is a temporary
     folder."""
+    client_files: Path | None = None
+    """Folder in which clients save and restore sessions by file names of their own. The default is
+    a part of the store."""
     snapshots: int = Field(default=4, ge=0, le=LARGEST)
     """Earlier states kept per session, to which a changed conversation returns."""
     edits: EditMode = "removals"

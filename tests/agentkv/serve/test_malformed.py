@@ -174,6 +174,10 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(each, (*at, name))
 
 
+def odd(choices: random.Random) -> Any:
+    return copy.deepcopy(choices.choice(ODD))
+
+
 def malformed(body: dict[str, Any], choices: random.Random) -> tuple[bytes, str]:
     """Return a body that is most likely wrong, and its content type."""
     kind = "application/json"
@@ -186,7 +190,7 @@ def malformed(body: dict[str, Any], choices: random.Random) -> tuple[bytes, str]
         deep = choices.choice(["[", '{"a":', '[{"messages":']) * choices.choice([90, 5000])
         return deep.encode(), kind
     if way == 3:
-        value = json.dumps(choices.choice(ODD))
+        value = json.dumps(odd(choices))
         return value.encode(), choices.choice(
             [kind, "text/plain", "", "multipart/form-data; boundary=x"]
         )
@@ -194,9 +198,7 @@ def malformed(body: dict[str, Any], choices: random.Random) -> tuple[bytes, str]
     for _ in range(choices.choice([1, 1, 2, 4])):
         paths = list(places(made))
         if not paths or choices.random() < 0.1:
-            made[choices.choice(["agentkv", "id_slot", "x", "n", "container"])] = choices.choice(
-                ODD
-            )
+            made[choices.choice(["agentkv", "id_slot", "x", "n", "container"])] = odd(choices)
             continue
         *way_there, last = choices.choice(paths)
         inner: Any = made
@@ -205,9 +207,9 @@ def malformed(body: dict[str, Any], choices: random.Random) -> tuple[bytes, str]
         if choices.random() < 0.2:
             del inner[last]
         elif isinstance(inner, list) and choices.random() < 0.2:
-            inner.extend([inner[last]] * choices.choice([1, 300]))
+            inner.extend(copy.deepcopy([inner[last]] * choices.choice([1, 300])))
         else:
-            inner[last] = choices.choice(ODD)
+            inner[last] = odd(choices)
     return json.dumps(made).encode(), kind
 
 
