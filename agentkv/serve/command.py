@@ -136,6 +136,7 @@ def running_engine(
         stack.enter_context(_alone_in(folder))
         named = _client_folder(settings.client_files, folder, has_keys=has_keys)
         device, memory = str(local.model.device), settings.memory
+        group = settings.group_memory
         sessions = SessionStore(
             local.model,
             new_cache,
@@ -146,6 +147,7 @@ def running_engine(
             max_snapshots=settings.snapshots,
             edits=settings.edits,
             named=named,
+            group_memory=None if group is None else memory_of(device, group),
         )
         template = MessageTemplate(
             local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts

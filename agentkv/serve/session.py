@@ -150,6 +150,8 @@ class ServedSession:
     """Time of the latest use (`time.monotonic()`)."""
     ttl: float | None = None
     """Seconds after the latest use at which it is erased; None: never."""
+    origin: str | None = None
+    """Id of the session that a fork and its source descend from; None for one that is no fork."""
     is_last: bool = False
     """Whether it is erased once the request that is being answered has ended."""
 
@@ -157,6 +159,11 @@ class ServedSession:
     def label(self) -> str:
         """Its name, or its id if it has none."""
         return self.name or self.id
+
+    @property
+    def group(self) -> str:
+        """Identifies the session and all its forks, as long as the server runs."""
+        return self.origin or self.id
 
     @property
     def num_ids(self) -> int:
@@ -331,7 +338,7 @@ class ServedSession:
         """Empty the session."""
         self.cache, self.history, self.end = None, (), ResumePoint(0)
         self.snapshots, self.marks, self.places, self.ids = [], [], [], []
-        self.notes = []
+        self.notes, self.origin = [], None
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

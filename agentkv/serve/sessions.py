@@ -41,6 +41,7 @@ class SessionStore:
         max_snapshots: number of snapshots of a session.
         edits: what becomes of edited messages, unless a request says otherwise.
         named: where sessions lie that clients save by name; None: in the folder.
+        group_memory: bytes in memory of a session and all its forks; None: those of all.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class SessionStore:
         max_snapshots: int = 4,
         edits: EditMode = "removals",
         named: NamedFolder | None = None,
+        group_memory: int | None = None,
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
         self.memory = memory
+        self.group_memory = memory if group_memory is None else min(memory, group_memory)
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
         self.finder = SessionFinder(self.of, policies, new_cache, edits)
@@ -100,10 +103,7 @@ class SessionStore:
     def _add(
         self, owner: str, settings: CacheSettings, name: str | None, slot: int | None
     ) -> ServedSession:
-        own = self.of(owner)
-        idle = [session for session in own if not session.is_busy]
-        if len(own) >= self._max_sessions and idle:
-            self.erase(min(idle, key=lambda s: (s.name is not None, s.used_at)))
+        self._keep(owner, self._max_sessions - 1)
         taken = {session.slot for session in self.of(owner)}
         if slot is None or slot in taken:
             slot = next(i for i in range(len(taken) + 1) if i not in taken)
@@ -111,12 +111,15 @@ class SessionStore:
         self._sessions.append(session)
         return session
 
-    # ---- using
+    def _keep(self, owner: str, most: int, but: ServedSession | None = None) -> None:
+        """Erase an owner's least recently used idle sessions beyond `most`, but not one of them."""
+        own = self.of(owner)
+        idle = [session for session in own if not session.is_busy and session is not but]
+        idle.sort(key=lambda session: (session.name is not None, session.used_at))
+        for session in idle[: max(0, len(own) - most)]:
+            self.erase(session)
 
-    @property
-    def reserved(self) -> int:
-        """Bytes by which the caches of busy sessions may still grow."""
-        return sum(session.growth for session in self._sessions if session.is_busy)
+    # ---- using
 
     def begin(
         self,
@@ -189,6 +192,7 @@ class SessionStore:
         goes to disk, and the fork takes what it had in memory."""
         self._files.discard(session)
         session.forget()
+        session.origin = source.group
         origin = source.origin_of(point)
         shares = origin.keeps_all and origin.seen == point.seen
         session.bound = max(0, bound - origin.nbytes) if shares else bound
@@ -196,7 +200,7 @@ class SessionStore:
             session.bound += origin.nbytes - origin.shared_nbytes
         with _staying(source):
             self.make_room()
-        if source.is_busy or self.nbytes + self.reserved <= self.memory:
+        if source.is_busy or not self._exceeds(session):
             session.begin_as_fork(source, point, origin.fork())
             return
         before = replace(source)
@@ -221,6 +225,7 @@ class SessionStore:
         session.is_busy, session.used_at = False, time.monotonic()
         if session.is_last:
             self.erase(session)
+        self._keep(session.owner, self._max_sessions, session)
         self.make_room()
 
     def expire(self) -> float | None:
@@ -240,8 +245,7 @@ class SessionStore:
         """Keep a snapshot at a point, if memory has room for it."""
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         assert session.cache is not None
-        more = session.cache_nbytes - session.cache.shared_nbytes
-        if self.nbytes + more + self.reserved > self.memory:
+        if self._exceeds(session, session.cache_nbytes - session.cache.shared_nbytes):
             return
         try:
             session.take_snapshot(point, limit=self._max_snapshots)
@@ -251,7 +255,7 @@ class SessionStore:
 
     def make_room(self) -> None:
         """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
-        of busy sessions.
+        of busy sessions, and so do a session and its forks into theirs.
 
         The least recently used goes first. Busy sessions lose their snapshots last. Sessions whose
         time is over are erased before.
@@ -259,12 +263,28 @@ class SessionStore:
         self.expire()
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         by_use = sorted(self._sessions, key=lambda session: (session.is_busy, session.used_at))
-        for session in by_use:
-            if self.nbytes + self.reserved <= self.memory:
+        if self.group_memory < self.memory:
+            for group in {session.group for session in by_use}:
+                members = [each for each in by_use if each.group == group]
+                self._shrink(members, self.group_memory)
+        self._shrink(by_use, self.memory)
+
+    def _shrink(self, sessions: Sequence[ServedSession], memory: int) -> None:
+        """Drop snapshots and spill idle sessions, in their order, until all fit into `memory`."""
+        for session in sessions:
+            if _needed(sessions) <= memory:
                 return
             session.snapshots = []
-            if self.nbytes + self.reserved > self.memory and not session.is_busy:
+            if _needed(sessions) > memory and not session.is_busy:
                 self.spill(session)
+
+    def _exceeds(self, session: ServedSession, more: int = 0) -> bool:
+        """Return whether all sessions, or those of the session's group, need more than their memory
+        if one takes more bytes."""
+        if _needed(self._sessions) + more > self.memory:
+            return True
+        group = [each for each in self._sessions if each.group == session.group]
+        return self.group_memory < self.memory and _needed(group) + more > self.group_memory
 
     def spill(self, session: ServedSession) -> None:
         """Put an idle session on disk. One that cannot be written is erased."""
@@ -328,6 +348,7 @@ class SessionStore:
             self.erase(session)
             raise
         session.is_busy, session.bound = False, 0
+        self._keep(session.owner, self._max_sessions, session)
         self.make_room()
         return session
 
@@ -461,6 +482,13 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
+
+
+def _needed(sessions: Sequence[ServedSession]) -> int:
+    """Return the bytes of sessions in memory, with those by which busy ones may still grow; what
+    several share counts once."""
+    nbytes = group_nbytes(cache for session in sessions for cache in session.caches)
+    return nbytes + sum(session.growth for session in sessions if session.is_busy)
 
 
 @contextmanager
