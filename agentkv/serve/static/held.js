@@ -60,7 +60,10 @@ const heldText = (() => {
       return span;
     });
     made.append(...spans);
-    const tell = (span) => { detail.textContent = `${JSON.stringify(span.textContent)}: ${span.title}`; };
+    const tell = (span) => {
+      const whole = [...span.textContent], quoted = whole.length > 60 ? `${whole.slice(0, 57).join("")}...` : span.textContent;
+      detail.textContent = `${JSON.stringify(quoted)}: ${span.title}`;
+    };
     made.addEventListener("focusin", (event) => {
       if (!spans.includes(event.target)) return;
       for (const span of made.querySelectorAll("[tabindex='0']")) span.tabIndex = -1;
@@ -95,7 +98,7 @@ const heldText = (() => {
     if (looked.length) said.push(`${looked.length.toLocaleString("en")} looked back`);
     if (sampled.length) {
       const least = sampled.reduce((one, other) => other.confidence < one.confidence ? other : one);
-      said.push(`least confident ${least.confidence < 0.005 ? "under 1 %" : percent(least.confidence)}, at ${JSON.stringify(least.text)}`);
+      said.push(`least confident ${least.confidence < 0.005 ? "under 1 %" : percent(least.confidence)}, at ${least.text ? JSON.stringify(least.text) : "a part of a character"}`);
     }
     return said.join(", ");
   }
