@@ -5,10 +5,9 @@ import queue
 import secrets
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -22,6 +21,7 @@ from agentkv.models.model import Cancelled
 from agentkv.models.rules import TextRule
 from agentkv.models.sampling import Sampler
 from agentkv.policies.entries import PolicyError
+from agentkv.serve.counters import Counters
 from agentkv.serve.job import (
     REFUSALS,
     EngineJob,
@@ -33,7 +33,6 @@ from agentkv.serve.job import (
     SavedFile,
     Stopping,
 )
-from agentkv.serve.reuse import How
 from agentkv.serve.running import RunningJob
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
@@ -44,44 +43,6 @@ REQUESTS = logging.getLogger("agentkv.requests")
 """Gets lines of numbers, without any text, for each reply that ends: one at level INFO, and one
 at DEBUG that says what was kept of its conversation."""
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Counters:
-    """Numbers for the metrics; sums are since the start."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    written_tokens: int = 0
-    read_s: float = 0.0
-    write_s: float = 0.0
-    spills: int = 0
-    loads: int = 0
-    sessions: int = 0
-    sessions_in_memory: int = 0
-    session_bytes: int = 0
-    forgotten_tokens: int = 0
-    reuses: Counter[How] = field(default_factory=Counter)
-    peak_bytes: int = 0
-    _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
-
-    def count(self, end: ReplyEnd) -> None:
-        """Count the tokens of a reply that has ended."""
-        self.prompt_tokens += end.num_prompt
-        self.cached_tokens += end.num_cached
-        self.written_tokens += end.num_written
-        self.forgotten_tokens += end.reuse.num_forgotten
-        self.reuses[end.reuse.how] += 1
-        self.read_s += end.read_s
-        self.write_s += end.write_s
-
-    def note_first_token(self, seconds: float) -> None:
-        """Note the seconds from a request to the first token of its reply."""
-        self._first_token_s.append(seconds)
-
-    def take_first_token_s(self) -> list[float]:
-        """Return the seconds that were noted since the last call."""
-        return [self._first_token_s.popleft() for _ in range(len(self._first_token_s))]
 
 
 class Engine:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -339,6 +340,26 @@ class ServedSession:
         self.cache, self.history, self.end = None, (), ResumePoint(0)
         self.snapshots, self.marks, self.places, self.ids = [], [], [], []
         self.notes, self.origin = [], None
+
+
+def needed(sessions: Sequence[ServedSession]) -> int:
+    """Return the bytes of sessions in memory, with those by which busy ones may still grow; what
+    several share counts once."""
+    nbytes = group_nbytes(cache for session in sessions for cache in session.caches)
+    return nbytes + sum(session.growth for session in sessions if session.is_busy)
+
+
+@contextmanager
+def staying(source: ServedSession | None) -> Iterator[None]:
+    """Keep a session in memory inside the context, in which another one comes to share with it."""
+    if source is None:
+        yield
+        return
+    was_busy, source.is_busy = source.is_busy, True
+    try:
+        yield
+    finally:
+        source.is_busy = was_busy
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

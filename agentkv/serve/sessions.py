@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,14 @@ from agentkv.serve.edits import EditPlan, apply_plan
 from agentkv.serve.matching import SessionConflict, SessionFinder, SessionMatch, SessionQuery
 from agentkv.serve.named_files import NamedFolder, NoSuchSession
 from agentkv.serve.reuse import How, Reuse
-from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
+from agentkv.serve.session import (
+    CacheSettings,
+    History,
+    ResumePoint,
+    ServedSession,
+    needed,
+    staying,
+)
 from agentkv.serve.session_files import SessionFiles
 from agentkv.serve.settings import EditMode
 
@@ -145,7 +151,7 @@ class SessionStore:
         difference = self.finder.difference(match, query, history)
         if session is None:
             name = query.name or query.key
-            with _staying(source):
+            with staying(source):
                 session = self._add(query.owner, match.settings, name, query.slot)
         session.is_busy, session.used_at = True, time.monotonic()
         session.is_last, session.ttl = query.release, query.ttl or session.ttl
@@ -198,7 +204,7 @@ class SessionStore:
         session.bound = max(0, bound - origin.nbytes) if shares else bound
         if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
             session.bound += origin.nbytes - origin.shared_nbytes
-        with _staying(source):
+        with staying(source):
             self.make_room()
         if source.is_busy or not self._exceeds(session):
             session.begin_as_fork(source, point, origin.fork())
@@ -272,19 +278,19 @@ class SessionStore:
     def _shrink(self, sessions: Sequence[ServedSession], memory: int) -> None:
         """Drop snapshots and spill idle sessions, in their order, until all fit into `memory`."""
         for session in sessions:
-            if _needed(sessions) <= memory:
+            if needed(sessions) <= memory:
                 return
             session.snapshots = []
-            if _needed(sessions) > memory and not session.is_busy:
+            if needed(sessions) > memory and not session.is_busy:
                 self.spill(session)
 
     def _exceeds(self, session: ServedSession, more: int = 0) -> bool:
         """Return whether all sessions, or those of the session's group, need more than their memory
         if one takes more bytes."""
-        if _needed(self._sessions) + more > self.memory:
+        if needed(self._sessions) + more > self.memory:
             return True
         group = [each for each in self._sessions if each.group == session.group]
-        return self.group_memory < self.memory and _needed(group) + more > self.group_memory
+        return self.group_memory < self.memory and needed(group) + more > self.group_memory
 
     def spill(self, session: ServedSession) -> None:
         """Put an idle session on disk. One that cannot be written is erased."""
@@ -338,7 +344,7 @@ class SessionStore:
         _require_idle(source)
         if self.bring(source) is None:
             raise NoSuchSession(f"slot {source.slot} is empty; there is nothing to fork")
-        with _staying(source):
+        with staying(source):
             session = self._add(source.owner, source.settings, name, None)
         session.is_busy = True
         try:
@@ -482,26 +488,6 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
-
-
-def _needed(sessions: Sequence[ServedSession]) -> int:
-    """Return the bytes of sessions in memory, with those by which busy ones may still grow; what
-    several share counts once."""
-    nbytes = group_nbytes(cache for session in sessions for cache in session.caches)
-    return nbytes + sum(session.growth for session in sessions if session.is_busy)
-
-
-@contextmanager
-def _staying(source: ServedSession | None) -> Iterator[None]:
-    """Keep a session in memory inside the context, in which another one comes to share with it."""
-    if source is None:
-        yield
-        return
-    was_busy, source.is_busy = source.is_busy, True
-    try:
-        yield
-    finally:
-        source.is_busy = was_busy
 
 
 def _require_idle(session: ServedSession) -> None:
