@@ -133,6 +133,9 @@ class Step(CacheStatistics):
     """Per token of the reply, the probability that the model gave it before the grammar and the
     temperature changed anything, from the logits that the gate reads; None if the grammar forced
     the token."""
+    token_looks: tuple[int, ...] = ()
+    """Per token of the reply, the entries that were fetched by the look after which it was sampled,
+    over all layers and heads; 0 for no look. Empty if no token looked back, and in older traces."""
     piece_ends: tuple[int, ...] = ()
     """Per piece of the page, a line or a part of a long one, the number of characters of
     `observation` up to its end."""

@@ -867,10 +867,8 @@ class Cache(HookedCache):
             if recall.promotes and look.unsettled:
                 self.evictor.shrink(look.unsettled)
         again = torch.where(torch.tensor(looking, device=logits.device)[:, None], again, logits)
-        self.looks.count += sum(looking)
+        self.looks.note(look, sum(looking))
         self.looks.changed += int((again.argmax(-1) != logits.argmax(-1)).sum())
-        self.looks.fetched += look.fetched
-        self.looks.read_nbytes += look.read_nbytes
         return again.to(logits.dtype)
 
     def _look_of(self, sequences: Sequence[int], *, appends: bool) -> Look:
@@ -1087,9 +1085,7 @@ class Cache(HookedCache):
         """Count a look of new tokens."""
         if self.look_step is not None:
             look.finish_step(self.look_step)
-        self.looks.count += look.num_fetching
-        self.looks.fetched += look.fetched
-        self.looks.read_nbytes += look.read_nbytes
+        self.looks.note(look, look.num_fetching)
 
     def _check_batch(self, batch: int) -> None:
         if self.batch is not None and batch != self.batch:

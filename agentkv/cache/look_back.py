@@ -45,6 +45,19 @@ class LookRecord:
         """Entries fetched, over all layers and segments, by the label of their tokens."""
         self.read_nbytes = read_nbytes
         """Bytes read in cold tiers and their digests, over all layers and segments."""
+        self.latest: Mapping[str, int] = {}
+        """What the latest look fetched; as `fetched`."""
+
+    def note(self, look: "Look", count: int) -> None:
+        """Count what a look has come to.
+
+        Args:
+            count: tokens that have looked back in it.
+        """
+        self.count += count
+        self.latest = look.fetched
+        self.fetched += self.latest
+        self.read_nbytes += look.read_nbytes
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""

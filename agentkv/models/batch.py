@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentkv.cache.packed import PackedForward, why_alone
-from agentkv.models.generation import Generation
+from agentkv.models.generation import Generation, TokenLook
 from agentkv.models.sampling import LogProbability, log_probability, sample
 
 LONG_CHUNK = 64
@@ -89,6 +89,7 @@ class Batch:
             [generation.cache for generation in members],
             [torch.tensor([generation.next_chunk], device=device) for generation in members],
         )
+        before = [_num_looks(generation) for generation in members]
         logits = forward.read()
         # Compute the masks on the host while the device is still busy with the forward.
         allowed = [_allowed(generation) for generation in members]
@@ -104,7 +105,8 @@ class Batch:
             if generation.is_over:
                 continue
             try:
-                _advance(generation, logits[i], int(numbers[i]), numbers[len(members) + i])
+                look = _look_since(generation, before[i])
+                _advance(generation, logits[i], int(numbers[i]), numbers[len(members) + i], look)
             except Exception as failure:  # such as a grammar's: other replies go on
                 generation.fail(failure)
 
@@ -124,9 +126,24 @@ def _logprobs(logits: Tensor, ids: Tensor) -> Tensor:
     return rows.gather(1, ids[:, None])[:, 0] - rows.logsumexp(dim=1)
 
 
-def _advance(generation: Generation, logits: Tensor, id: int, logprob: float) -> None:
-    """Move a reply past its chunk, given the logits (V,), and the sampled id with its probability's
-    logarithm."""
+def _num_looks(generation: Generation) -> tuple[int, int]:
+    """Return the looks of a reply's cache so far, and those that changed the likeliest token."""
+    return generation.cache.num_looks, generation.cache.num_changing_looks
+
+
+def _look_since(generation: Generation, before: tuple[int, int]) -> TokenLook | None:
+    """Return the look of the latest forward, before which there were so many; None for none."""
+    looks, changing = _num_looks(generation)
+    if looks == before[0]:
+        return None
+    return TokenLook(generation.cache.looks.latest, changing > before[1])
+
+
+def _advance(
+    generation: Generation, logits: Tensor, id: int, logprob: float, look: TokenLook | None
+) -> None:
+    """Move a reply past its chunk, given the logits (V,), the sampled id with its probability's
+    logarithm, and the look that the logits come from."""
     if not generation.samples_next:
         generation.advance(None)
         return
@@ -134,5 +151,6 @@ def _advance(generation: Generation, logits: Tensor, id: int, logprob: float) ->
         num_top = generation.num_logprobs
         noted = log_probability(logits, id, num_top) if num_top else LogProbability(id, logprob, ())
         generation.logprobs.append(noted)
+        generation.looks.append(look)
         generation.sampled_at.append(len(generation.rule.ids))
     generation.advance(id)

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from agentkv.cache.cache import Cache
 from agentkv.models.memory import as_out_of_memory
@@ -15,6 +16,16 @@ from agentkv_env.timing import Stopwatch
 FEW_TOKENS = 8
 """Tokens that a compiled model reads sooner one by one than in one forward of transformers (nano on
 two cores: 0.6 against 5 milliseconds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLook:
+    """A look back after which a token was sampled."""
+
+    fetched: Mapping[str, int]
+    """Entries that it fetched over all layers and heads, by the label of their tokens."""
+    is_changing: bool
+    """True if another token was the likeliest one after it."""
 
 
 class Generation:
@@ -51,6 +62,8 @@ class Generation:
         self.num_logprobs = num_logprobs
         self.logprobs: list[LogProbability] = []
         """Per sampled id, in order; empty unless they are noted."""
+        self.looks: list[TokenLook | None] = []
+        """Per log-probability, the look after which its id was sampled; None for none."""
         self.sampled_at: list[int] = []
         """Per log-probability, the place of its id in `rule.ids`. An end token has the place after
         the last id, and the grammar forced the ids at all other places."""

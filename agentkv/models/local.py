@@ -460,6 +460,7 @@ class LocalConversation:
             turn=number,
             token_ends=ends,
             confidences=_confidences(generation, num_thought=len(ids) - len(answer)),
+            token_looks=_token_looks(generation, num_thought=len(ids) - len(answer)),
             piece_ends=piece_ends,
             held=held,
             parts=None if pending.stopwatch is None else pending.stopwatch.read(),
@@ -562,6 +563,15 @@ def _confidences(generation: Generation, *, num_thought: int) -> tuple[float | N
         if place < len(found):  # not an end token
             found[place] = round(math.exp(noted.value), 3)
     return tuple(found[num_thought:])
+
+
+def _token_looks(generation: Generation, *, num_thought: int) -> tuple[int, ...]:
+    """Return the entries fetched before each token after the thought; none if no token looked."""
+    found = [0] * len(generation.rule.ids)
+    for place, look in zip(generation.sampled_at, generation.looks, strict=True):
+        if look is not None and place < len(found):
+            found[place] = sum(look.fetched.values())
+    return tuple(found[num_thought:]) if any(found[num_thought:]) else ()
 
 
 def _encodable(text: str) -> str:

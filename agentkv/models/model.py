@@ -72,6 +72,9 @@ class Reply:
     """Per token of the reply, the probability that the model gave it before the grammar and the
     temperature changed anything, from the logits that the gate reads; None if the grammar forced
     the token."""
+    token_looks: tuple[int, ...] = ()
+    """Per token of the reply, the entries that were fetched by the look after which it was sampled,
+    over all layers and heads; 0 for no look. Empty if no token looked back."""
     piece_ends: tuple[int, ...] = ()
     """Per piece of `observation`, the number of characters up to its end; see `models.held`."""
     held: Mapping[str, str] = field(default_factory=dict)

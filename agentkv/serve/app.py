@@ -121,13 +121,17 @@ class Api:
             *self._slots.routes(show_text=self._has_page),
             *(page.routes() if self._has_page else ()),
         ]
-        return Starlette(
+        application = Starlette(
             routes=[
                 Route(path, self._guarded(path, handler, _error_form(path)), methods=methods)
                 for path, methods, handler in routes
             ],
             exception_handlers={HTTPException: self._http_error},
         )
+        # a path that differs by a slash is unknown: a redirect would ask for no key and name a host
+        # that only the request gives
+        application.router.redirect_slashes = False
+        return application
 
     def _guarded(
         self, path: str, handler: Handler, error_form: ErrorForm = openai_error

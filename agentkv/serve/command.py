@@ -24,6 +24,7 @@ from agentkv.progress import Listener
 from agentkv.serve.app import Access, Api
 from agentkv.serve.engine import Engine
 from agentkv.serve.job import Limits
+from agentkv.serve.named_files import NamedFolder
 from agentkv.serve.session import CacheSettings
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.settings import ServeSettings
@@ -69,6 +70,8 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
         )
     if settings.store is not None:
         require_folder(settings.store, "--store")
+    if settings.client_files is not None:
+        require_folder(settings.client_files, "--client-files")
     listen(settings).close()
 
 
@@ -91,11 +94,14 @@ def load(settings: ModelSettings, on_progress: Listener | None = None) -> LocalM
 
 
 @contextlib.contextmanager
-def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engine]:
+def running_engine(
+    local: LocalModel, settings: ServeSettings, *, has_keys: bool = False
+) -> Iterator[Engine]:
     """Start the engine of a model, which stops when the block is left.
 
     Args:
         settings: those of model, policies, sessions and limits count; those of addresses do not.
+        has_keys: whether requests have keys, each of which has a folder in `client_files`.
 
     Raises:
         ValueError: no such policy, or a budget that a policy does not fit into.
@@ -128,7 +134,9 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engin
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
         stack.enter_context(_alone_in(folder))
+        named = _client_folder(settings.client_files, folder, has_keys=has_keys)
         device, memory = str(local.model.device), settings.memory
+        group = settings.group_memory
         sessions = SessionStore(
             local.model,
             new_cache,
@@ -138,6 +146,8 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engin
             outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
             edits=settings.edits,
+            named=named,
+            group_memory=None if group is None else memory_of(device, group),
         )
         template = MessageTemplate(
             local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts
@@ -156,7 +166,7 @@ def running_engine(local: LocalModel, settings: ServeSettings) -> Iterator[Engin
 @contextlib.contextmanager
 def prepare(local: LocalModel, settings: ServeSettings, keys: Sequence[str] = ()) -> Iterator[Api]:
     """Start the engine of a model and make the API for it; see `running_engine`."""
-    with running_engine(local, settings) as engine:
+    with running_engine(local, settings, has_keys=bool(keys)) as engine:
         hosts = [name.lower() for name in (*_LOOPBACK, settings.host, *settings.allow_host)]
         access = Access.with_keys(
             keys, hosts=hosts, max_body=settings.max_body, request_s=settings.timeout_s
@@ -181,6 +191,24 @@ def _alone_in(folder: Path) -> Iterator[None]:
         except OSError:
             raise ServeError(f"another server uses --store {folder}; give another folder") from None
         yield
+
+
+def _client_folder(folder: Path | None, store: Path, *, has_keys: bool) -> NamedFolder | None:
+    """Return the folder of clients' files; None if they lie in the store.
+
+    Raises:
+        ServeError: a client could reach the sessions of others there.
+    """
+    if folder is None:
+        return None
+    ours, theirs = store.resolve(), folder.resolve()
+    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+        raise ServeError(
+            f"--client-files {folder} and the store {store} contain each other, so that a client "
+            "could reach the sessions of others; give folders that are apart"
+        )
+    make_folder(theirs)
+    return NamedFolder(theirs, in_folders=True, by_owner=has_keys)
 
 
 def serve(api: Api, settings: ServeSettings) -> None:

@@ -17,6 +17,7 @@ from agentkv.dialog.messages import Chat
 from agentkv.models.stream import common_start
 from agentkv.serve.session import EMPTY, History, Place, ResumePoint, ServedSession
 from agentkv.serve.settings import EditMode
+from agentkv.serve.token_notes import TokenNote
 
 MAX_READ = 1024
 """Most tokens that are read in the middle of a stream (our choice): other replies wait meanwhile,
@@ -331,9 +332,22 @@ def apply_plan(session: ServedSession, plan: EditPlan, model: Any) -> None:
         cache.replace(model, span, edit.ids)
         moved += edit.num_more
     session.ids, session.places = _edited_ids(session.ids, plan.edits), list(plan.places)
+    session.notes = _moved_notes(session.notes, plan.edits)
     session.snapshots = [each for each in session.snapshots if each.length <= plan.num_same]
     session.marks = [each for each in session.marks if each.length <= plan.num_same]
     session.history, session.end = plan.history, plan.point
+
+
+def _moved_notes(notes: Sequence[TokenNote], edits: Sequence[Edit]) -> list[TokenNote]:
+    """Return notes where their tokens are after edits, without those of replaced tokens."""
+    kept = [note for note in notes if not any(note.position in edit.span for edit in edits)]
+    return [
+        note._replace(
+            position=note.position
+            + sum(edit.num_more for edit in edits if edit.span.stop <= note.position)
+        )
+        for note in kept
+    ]
 
 
 def _edited_ids(ids: Sequence[int], edits: Sequence[Edit]) -> list[int]:

@@ -5,10 +5,9 @@ import queue
 import secrets
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -22,6 +21,7 @@ from agentkv.models.model import Cancelled
 from agentkv.models.rules import TextRule
 from agentkv.models.sampling import Sampler
 from agentkv.policies.entries import PolicyError
+from agentkv.serve.counters import Counters
 from agentkv.serve.job import (
     REFUSALS,
     EngineJob,
@@ -30,9 +30,9 @@ from agentkv.serve.job import (
     QueueFull,
     ReplyEnd,
     ReplyFailure,
+    SavedFile,
     Stopping,
 )
-from agentkv.serve.reuse import How
 from agentkv.serve.running import RunningJob
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
@@ -43,44 +43,6 @@ REQUESTS = logging.getLogger("agentkv.requests")
 """Gets lines of numbers, without any text, for each reply that ends: one at level INFO, and one
 at DEBUG that says what was kept of its conversation."""
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Counters:
-    """Numbers for the metrics; sums are since the start."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    written_tokens: int = 0
-    read_s: float = 0.0
-    write_s: float = 0.0
-    spills: int = 0
-    loads: int = 0
-    sessions: int = 0
-    sessions_in_memory: int = 0
-    session_bytes: int = 0
-    forgotten_tokens: int = 0
-    reuses: Counter[How] = field(default_factory=Counter)
-    peak_bytes: int = 0
-    _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
-
-    def count(self, end: ReplyEnd) -> None:
-        """Count the tokens of a reply that has ended."""
-        self.prompt_tokens += end.num_prompt
-        self.cached_tokens += end.num_cached
-        self.written_tokens += end.num_written
-        self.forgotten_tokens += end.reuse.num_forgotten
-        self.reuses[end.reuse.how] += 1
-        self.read_s += end.read_s
-        self.write_s += end.write_s
-
-    def note_first_token(self, seconds: float) -> None:
-        """Note the seconds from a request to the first token of its reply."""
-        self._first_token_s.append(seconds)
-
-    def take_first_token_s(self) -> list[float]:
-        """Return the seconds that were noted since the last call."""
-        return [self._first_token_s.popleft() for _ in range(len(self._first_token_s))]
 
 
 class Engine:
@@ -145,11 +107,7 @@ class Engine:
             QueueFull, Stopping: the client may try again.
         """
         with self._lock:
-            if self._is_stopping:
-                raise Stopping(_STOPPING)
-            if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
-                raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
-            self._num_queued += 1
+            self._queue()
             self._new.put(job)
 
     def call(self, work: Callable[[], T]) -> Future[T]:
@@ -181,7 +139,7 @@ class Engine:
         """Return the number of tokens in the prompt of a job, to come. No session is touched.
 
         Raises:
-            Stopping: the server is about to stop.
+            QueueFull, Stopping: the client may try again.
         """
 
         def do() -> int:
@@ -189,9 +147,22 @@ class Engine:
             return self._prompts.num_ids(job)
 
         with self._lock:
-            if self._is_stopping:
-                raise Stopping(_STOPPING)
-            return self._reading_threads.submit(do)
+            self._queue()
+            future = self._reading_threads.submit(do)
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
+    def _queue(self) -> None:
+        """Count a request in, under the lock. Raises QueueFull or Stopping."""
+        if self._is_stopping:
+            raise Stopping(_STOPPING)
+        if self._num_queued >= self._limits.max_waiting + self._limits.max_running:
+            raise QueueFull(f"{self._num_queued} requests run or wait; try again later")
+        self._num_queued += 1
+
+    def _unqueue(self) -> None:
+        with self._lock:
+            self._num_queued -= 1
 
     @property
     def is_alive(self) -> bool:
@@ -273,8 +244,7 @@ class Engine:
     def _drop(self, waiting: WaitingJob, error: Exception) -> None:
         """End a waiting job with an error."""
         self._waiting.remove(waiting)
-        with self._lock:
-            self._num_queued -= 1
+        self._unqueue()
         waiting.job.is_cancelled = True
         waiting.job.send(ReplyFailure(error))
 
@@ -324,6 +294,10 @@ class Engine:
         if (begun := waiting.begun) is None:
             return None
         history, matcher = begun
+        if (name := job.session.save) is not None:
+            self.sessions.require_name(job.session.owner, name)
+        if job.session.restore is not None:
+            job.session = self.sessions.restored_for(job.session)
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
@@ -341,6 +315,9 @@ class Engine:
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
         if self._running and bound + self._bounds > self.sessions.memory:
             raise _NoRoom
+        relative = match.source or match.session
+        if relative is not None and self._is_group_full(relative.group, bound):
+            return None
         session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
             reuse = replace(reuse, how="lost")
@@ -367,6 +344,12 @@ class Engine:
     def _bounds(self) -> int:
         """The most bytes that all caches of replies in progress will have."""
         return sum(running.session.bound for running in self._running)
+
+    def _is_group_full(self, group: str, more: int) -> bool:
+        """Return whether replies in progress in a session and its forks leave too little of their
+        memory for another one."""
+        own = [running.session for running in self._running if running.session.group == group]
+        return bool(own) and more + sum(each.bound for each in own) > self.sessions.group_memory
 
     def _label(self, running: RunningJob, num_unread: int) -> None:
         """Label what a stage reads, for policies that tell spans apart, and pin the instructions.
@@ -402,6 +385,8 @@ class Engine:
         seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
         nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
+        if is_last:
+            running.reply_at = cache.seen + len(ids)
         running.generation = Generation(
             cache,
             ids,
@@ -409,7 +394,7 @@ class Engine:
             sampler=Sampler(job.temperature, random, job.top_p),
             deadline=job.deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
-            num_logprobs=job.num_logprobs if is_last else None,
+            num_logprobs=(job.num_logprobs or 0) if is_last else None,
         )
         self._batch.add(running.generation)
 
@@ -463,7 +448,11 @@ class Engine:
             later = [id for ids, _ in running.stages[1:] for id in ids]
             unread = [*generation.unread, *later]
         running.settle(unread)
-        end = running.finished()
+        saved = None
+        if error is None and (name := running.job.session.save) is not None:
+            num_bytes = self.sessions.save_reply(session, name)
+            saved = SavedFile(name, session.num_ids, num_bytes)
+        end = running.finished(saved)
         self.counters.count(end)
         REQUESTS.info(_line(end, error))
         REQUESTS.debug("slot %d: %s", end.slot, end.reuse.told(end.num_cached))
@@ -495,8 +484,7 @@ class Engine:
     def _leave(self, running: RunningJob) -> None:
         self._running.remove(running)
         self._may_start = True
-        with self._lock:
-            self._num_queued -= 1
+        self._unqueue()
 
 
 def _line(end: ReplyEnd, error: Exception | None) -> str:

@@ -17,8 +17,8 @@ from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
 from agentkv.serve.matching import SessionConflict, SessionQuery
+from agentkv.serve.named_files import NoSuchSession
 from agentkv.serve.reuse import Reuse
-from agentkv.serve.session_files import NoSuchSession
 
 REFUSALS = (
     CacheFileError,
@@ -86,6 +86,16 @@ class ReplyDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A session that was saved by name after a reply."""
+
+    name: str
+    num_tokens: int
+    num_bytes: int | None
+    """None if it could not be written."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyEnd:
     """A reply is complete."""
 
@@ -109,6 +119,8 @@ class ReplyEnd:
     """Seconds in which the reply was written after that."""
     stop: str | None = None
     """The stop text that ended it."""
+    saved: SavedFile | None = None
+    """What was saved of the session by name; None if nothing was to be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class SessionQuery:
     """Seconds of rest after which the session is erased; None: as before."""
     release: bool = False
     """Whether the session is erased after the answer."""
+    restore: str | None = None
+    """Name of a saved session that is restored for the request, which continues it."""
+    save: str | None = None
+    """Name by which the session is saved after the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ _FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/held.css": ("held.css", "text/css"),
+    "/held.js": ("held.js", "text/javascript"),
     "/page.svg": ("page.svg", "image/svg+xml"),
 }
 PATHS = frozenset(_FILES)

@@ -10,9 +10,10 @@ from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.reply_parts import ReplyParts, TextPart
 from agentkv.models.generation import Generation
 from agentkv.models.rules import TextRule
-from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, TopToken
+from agentkv.serve.job import EngineJob, ReplyDelta, ReplyEnd, ReplyToken, SavedFile, TopToken
 from agentkv.serve.reuse import Reuse
 from agentkv.serve.session import History, ResumePoint, ServedSession, said_in, usage
+from agentkv.serve.token_notes import notes_of
 from agentkv.serve.waiting import NewIds
 
 
@@ -69,6 +70,8 @@ class RunningJob:
         self.num_prompt = self.num_cached + reuse.num_inserted + new.num_ids
         self._reuse = reuse
         self.generation: Generation | None = None
+        self.reply_at: int | None = None
+        """Position of the reply's first token in the stream; None until the last stage begins."""
         self._num_shown, self._num_tokens, self._num_noted = 0, 0, 0
         """Characters, tokens and log-probabilities that the client has been sent."""
         self._num_thought = 0
@@ -159,10 +162,13 @@ class RunningJob:
         end = ResumePoint(
             len(history), session.cache.seen, num_read, tuple(unread), self._num_empty
         )
-        session.settle(history, end, self._stops)
+        notes = []
+        if self.reply_at is not None and self.generation is not None:
+            notes = notes_of(self.generation, self.reply_at)
+        session.settle(history, end, self._stops, notes)
 
-    def finished(self) -> ReplyEnd:
-        """Return the event that ends the reply."""
+    def finished(self, saved: SavedFile | None) -> ReplyEnd:
+        """Return the event that ends the reply, after which the session may have been saved."""
         session, generation = self.session, self.generation
         assert session.cache is not None and generation is not None
         ended = generation.ended_at or time.monotonic()
@@ -181,4 +187,5 @@ class RunningJob:
             read_s=read - self.job.asked_at,
             write_s=ended - read,
             stop=self.rule.stop,
+            saved=saved,
         )

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from agentkv.dialog.messages import Chat
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
 from agentkv.serve.settings import EditMode
+from agentkv.serve.token_notes import MOST_NOTES, TokenNote, before
 
 
 class Said(str):
@@ -135,6 +137,8 @@ class ServedSession:
     """Where each message but the last reply is; fewer if they are not known."""
     ids: list[int] = field(default_factory=list, repr=False)
     """Ids of the stream that the cache has read, with `EMPTY` where a token is gone."""
+    notes: list[TokenNote] = field(default_factory=list, repr=False)
+    """Notes of the newest tokens of replies, in order; a restart of the server loses them."""
     is_busy: bool = False
     """True while a request is answered."""
     is_stored: bool = False
@@ -147,6 +151,8 @@ class ServedSession:
     """Time of the latest use (`time.monotonic()`)."""
     ttl: float | None = None
     """Seconds after the latest use at which it is erased; None: never."""
+    origin: str | None = None
+    """Id of the session that a fork and its source descend from; None for one that is no fork."""
     is_last: bool = False
     """Whether it is erased once the request that is being answered has ended."""
 
@@ -154,6 +160,11 @@ class ServedSession:
     def label(self) -> str:
         """Its name, or its id if it has none."""
         return self.name or self.id
+
+    @property
+    def group(self) -> str:
+        """Identifies the session and all its forks, as long as the server runs."""
+        return self.origin or self.id
 
     @property
     def num_ids(self) -> int:
@@ -227,6 +238,7 @@ class ServedSession:
         self.marks = [each for each in self.marks if each.length <= point.length]
         self.history, self.end = self.history[: point.length], replace(point, snapshot=None)
         del self.places[max(0, point.num_read - 1) :], self.ids[point.seen :]
+        self.notes = before(self.notes, point.seen + len(point.unread))
 
     def origin_of(self, point: ResumePoint) -> Cache:
         """Return the cache that a fork at a point of this session is made of; the session is in
@@ -256,11 +268,19 @@ class ServedSession:
             cache.crop(point.seen - cache.seen)
         self.places = source.places[: max(0, point.num_read - 1)]
         self.ids = source.ids[: point.seen]
+        self.notes = before(source.notes, point.seen + len(point.unread))
 
-    def settle(self, history: History, end: ResumePoint, stops: Sequence[int] | None) -> None:
+    def settle(
+        self,
+        history: History,
+        end: ResumePoint,
+        stops: Sequence[int] | None,
+        notes: Sequence[TokenNote],
+    ) -> None:
         """Write down what the stream holds after a reply.
 
         Args:
+            notes: of the reply's tokens.
             stops: where the messages end that it has read: the reply before them, if there is one,
                 and each message but the reply; None if that is not known.
         """
@@ -272,6 +292,7 @@ class ServedSession:
         if 0 < self.end.length < end.length:
             self.marks.append(replace(self.end, snapshot=None))
         self.history, self.end = history, end
+        self.notes = [*self.notes, *notes][-MOST_NOTES:]
 
     def note_dropped(self, spans: Sequence[range]) -> None:
         """Write down that tokens have left the stream; earlier states that have them leave too."""
@@ -318,6 +339,27 @@ class ServedSession:
         """Empty the session."""
         self.cache, self.history, self.end = None, (), ResumePoint(0)
         self.snapshots, self.marks, self.places, self.ids = [], [], [], []
+        self.notes, self.origin = [], None
+
+
+def needed(sessions: Sequence[ServedSession]) -> int:
+    """Return the bytes of sessions in memory, with those by which busy ones may still grow; what
+    several share counts once."""
+    nbytes = group_nbytes(cache for session in sessions for cache in session.caches)
+    return nbytes + sum(session.growth for session in sessions if session.is_busy)
+
+
+@contextmanager
+def staying(source: ServedSession | None) -> Iterator[None]:
+    """Keep a session in memory inside the context, in which another one comes to share with it."""
+    if source is None:
+        yield
+        return
+    was_busy, source.is_busy = source.is_busy, True
+    try:
+        yield
+    finally:
+        source.is_busy = was_busy
 
 
 def usage(cache: Cache) -> Mapping[str, Any]:

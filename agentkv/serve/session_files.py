@@ -1,19 +1,17 @@
 """Sessions on disk: those that left the memory, and those that were saved by name."""
 
 import logging
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from agentkv.cache.cache import Cache
 from agentkv.cache.checkpoint.file import CacheFileError
 from agentkv.files import make_folder
 from agentkv.models.saved import (
-    INDEX,
     ConversationFileError,
     SavedState,
     load_cache,
@@ -21,17 +19,21 @@ from agentkv.models.saved import (
     read,
     save,
 )
-from agentkv.serve.session import CacheSettings, History, Place, ResumePoint, Said, ServedSession
+from agentkv.policies.entries import PolicyError
+from agentkv.serve.named_files import NamedFolder, NoSuchSession, is_file
+from agentkv.serve.session import (
+    EMPTY,
+    CacheSettings,
+    History,
+    Place,
+    ResumePoint,
+    Said,
+    ServedSession,
+)
 
 _log = logging.getLogger(__name__)
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
 Count = Annotated[int, Field(ge=0)]
-
-
-class NoSuchSession(ValueError):
-    """A slot or a file holds no session of this owner."""
 
 
 class SavedSession(SavedState):
@@ -49,6 +51,17 @@ class SavedSession(SavedState):
     num_empty: Count = 0
     places: list[tuple[int, int]] = []
     ids: list[int] = []
+
+    @model_validator(mode="after")
+    def _require_consistency(self) -> "SavedSession":
+        num_ids, num_items = self.seen + len(self.unread), len(self.history)
+        if len(self.ids) not in (0, self.seen) or self.num_empty > self.seen:
+            raise ValueError("the ids are not those of the tokens that were read")
+        if self.num_read and (isinstance(self.history, str) or self.num_read >= num_items):
+            raise ValueError("more messages were read than there are")
+        if any(not 0 <= start <= stop <= num_ids for start, stop in self.places):
+            raise ValueError("a message is where no tokens are")
+        return self
 
     @classmethod
     def of(cls, session: ServedSession) -> "SavedSession":
@@ -102,12 +115,18 @@ class SessionFiles:
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
+        named: where sessions lie that were saved by name; None: in the same folder.
     """
 
     def __init__(
-        self, model: Any, new_cache: Callable[[CacheSettings], Cache], folder: Path
+        self,
+        model: Any,
+        new_cache: Callable[[CacheSettings], Cache],
+        folder: Path,
+        named: NamedFolder | None = None,
     ) -> None:
         self._model, self._new_cache, self._folder = model, new_cache, folder
+        self.named = named or NamedFolder(folder / "saved", in_folders=False, by_owner=True)
         make_folder(folder)
 
     def stored(self) -> Iterator[SavedSession]:
@@ -160,7 +179,7 @@ class SessionFiles:
             OSError, WriteError, CacheFileError: it could not be written.
         """
         assert session.cache is not None
-        folder = self.named(session.owner, file_name)
+        folder = self.named.for_saving(session.owner, file_name)
         save(SavedSession.of(session), session.cache, folder)
         return _size(folder)
 
@@ -169,26 +188,31 @@ class SessionFiles:
 
         Raises:
             NoSuchSession: no session was saved by that name.
-            ConversationFileError, CacheFileError: ValueErrors; the files are damaged, or belong to
-                another model.
+            ConversationFileError: a ValueError; the files are damaged, or belong to another model
+                or policy.
         """
-        folder = self.named(owner, file_name)
-        if not (folder / INDEX).exists():
-            raise NoSuchSession(f"no session was saved as {file_name!r}")
-        saved = read(SavedSession, folder)
-        if saved.owner != owner:
-            raise NoSuchSession(f"no session was saved as {file_name!r}")
-        cache = load_cache(self._model, self._new_cache(saved.settings), folder, saved)
+        folder = self.named.for_restoring(owner, file_name)
+        try:
+            saved = read(SavedSession, folder)
+            if saved.owner != owner:
+                raise NoSuchSession(f"no session was saved as {file_name!r}")
+            if not is_file(folder / saved.cache):
+                raise ConversationFileError(f"it is incomplete: {saved.cache} is no file")
+            self._require_known(saved)
+            cache = load_cache(self._model, self._new_cache(saved.settings), folder, saved)
+        except (ConversationFileError, CacheFileError, PolicyError) as error:
+            # clients need not know where the folder is
+            reason = str(error).replace(f"{folder}/", "").replace(str(folder), "it")
+            raise ConversationFileError(
+                f"{file_name!r} cannot be restored: {reason[:1000]}"
+            ) from None
         return saved, cache, _size(folder)
 
-    def named(self, owner: str, file_name: str) -> Path:
-        """Return the folder of a session that is saved by name. Raises NoSuchSession."""
-        if not _FILE_NAME.fullmatch(file_name):
-            raise NoSuchSession(
-                f"{file_name!r} cannot name a saved session; a name has at most 128 letters, "
-                "digits, dots, hyphens and underscores, and begins with a letter or a digit"
-            )
-        return self._folder / "saved" / owner / file_name
+    def _require_known(self, saved: SavedSession) -> None:
+        """Refuse ids that the model does not have, which may come from a file of a client."""
+        num_ids = self._model.get_input_embeddings().num_embeddings
+        if any(not EMPTY <= id < num_ids for id in (*saved.ids, *saved.unread)):
+            raise ConversationFileError("it is damaged: it has ids that this model does not have")
 
     def _of(self, session: ServedSession) -> Path:
         return self._folder / "sessions" / session.id

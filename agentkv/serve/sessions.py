@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +12,17 @@ from agentkv.cache.forks import group_nbytes
 from agentkv.cache.misuse import Misuse
 from agentkv.serve.edits import EditPlan, apply_plan
 from agentkv.serve.matching import SessionConflict, SessionFinder, SessionMatch, SessionQuery
+from agentkv.serve.named_files import NamedFolder, NoSuchSession
 from agentkv.serve.reuse import How, Reuse
-from agentkv.serve.session import CacheSettings, History, ResumePoint, ServedSession
-from agentkv.serve.session_files import NoSuchSession, SessionFiles
+from agentkv.serve.session import (
+    CacheSettings,
+    History,
+    ResumePoint,
+    ServedSession,
+    needed,
+    staying,
+)
+from agentkv.serve.session_files import SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
@@ -39,6 +46,8 @@ class SessionStore:
             least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
         edits: what becomes of edited messages, unless a request says otherwise.
+        named: where sessions lie that clients save by name; None: in the folder.
+        group_memory: bytes in memory of a session and all its forks; None: those of all.
     """
 
     def __init__(
@@ -53,9 +62,12 @@ class SessionStore:
         max_sessions: int = 1024,
         max_snapshots: int = 4,
         edits: EditMode = "removals",
+        named: NamedFolder | None = None,
+        group_memory: int | None = None,
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
         self.memory = memory
+        self.group_memory = memory if group_memory is None else min(memory, group_memory)
         self._outlives = outlives
         self._max_sessions, self._max_snapshots = max_sessions, max_snapshots
         self.finder = SessionFinder(self.of, policies, new_cache, edits)
@@ -64,7 +76,7 @@ class SessionStore:
         """Sessions that went to disk, and that came back."""
         self.peak_nbytes = 0
         """The most bytes that all sessions had between two requests or tokens."""
-        self._files = SessionFiles(model, new_cache, folder)
+        self._files = SessionFiles(model, new_cache, folder, named)
         for saved in self._files.stored():
             session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
             session.id, session.is_stored = saved.id, True
@@ -97,10 +109,7 @@ class SessionStore:
     def _add(
         self, owner: str, settings: CacheSettings, name: str | None, slot: int | None
     ) -> ServedSession:
-        own = self.of(owner)
-        idle = [session for session in own if not session.is_busy]
-        if len(own) >= self._max_sessions and idle:
-            self.erase(min(idle, key=lambda s: (s.name is not None, s.used_at)))
+        self._keep(owner, self._max_sessions - 1)
         taken = {session.slot for session in self.of(owner)}
         if slot is None or slot in taken:
             slot = next(i for i in range(len(taken) + 1) if i not in taken)
@@ -108,12 +117,15 @@ class SessionStore:
         self._sessions.append(session)
         return session
 
-    # ---- using
+    def _keep(self, owner: str, most: int, but: ServedSession | None = None) -> None:
+        """Erase an owner's least recently used idle sessions beyond `most`, but not one of them."""
+        own = self.of(owner)
+        idle = [session for session in own if not session.is_busy and session is not but]
+        idle.sort(key=lambda session: (session.name is not None, session.used_at))
+        for session in idle[: max(0, len(own) - most)]:
+            self.erase(session)
 
-    @property
-    def reserved(self) -> int:
-        """Bytes by which the caches of busy sessions may still grow."""
-        return sum(session.growth for session in self._sessions if session.is_busy)
+    # ---- using
 
     def begin(
         self,
@@ -139,7 +151,7 @@ class SessionStore:
         difference = self.finder.difference(match, query, history)
         if session is None:
             name = query.name or query.key
-            with _staying(source):
+            with staying(source):
                 session = self._add(query.owner, match.settings, name, query.slot)
         session.is_busy, session.used_at = True, time.monotonic()
         session.is_last, session.ttl = query.release, query.ttl or session.ttl
@@ -186,14 +198,15 @@ class SessionStore:
         goes to disk, and the fork takes what it had in memory."""
         self._files.discard(session)
         session.forget()
+        session.origin = source.group
         origin = source.origin_of(point)
         shares = origin.keeps_all and origin.seen == point.seen
         session.bound = max(0, bound - origin.nbytes) if shares else bound
         if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
             session.bound += origin.nbytes - origin.shared_nbytes
-        with _staying(source):
+        with staying(source):
             self.make_room()
-        if source.is_busy or self.nbytes + self.reserved <= self.memory:
+        if source.is_busy or not self._exceeds(session):
             session.begin_as_fork(source, point, origin.fork())
             return
         before = replace(source)
@@ -218,6 +231,7 @@ class SessionStore:
         session.is_busy, session.used_at = False, time.monotonic()
         if session.is_last:
             self.erase(session)
+        self._keep(session.owner, self._max_sessions, session)
         self.make_room()
 
     def expire(self) -> float | None:
@@ -237,8 +251,7 @@ class SessionStore:
         """Keep a snapshot at a point, if memory has room for it."""
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         assert session.cache is not None
-        more = session.cache_nbytes - session.cache.shared_nbytes
-        if self.nbytes + more + self.reserved > self.memory:
+        if self._exceeds(session, session.cache_nbytes - session.cache.shared_nbytes):
             return
         try:
             session.take_snapshot(point, limit=self._max_snapshots)
@@ -248,7 +261,7 @@ class SessionStore:
 
     def make_room(self) -> None:
         """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
-        of busy sessions.
+        of busy sessions, and so do a session and its forks into theirs.
 
         The least recently used goes first. Busy sessions lose their snapshots last. Sessions whose
         time is over are erased before.
@@ -256,12 +269,28 @@ class SessionStore:
         self.expire()
         self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         by_use = sorted(self._sessions, key=lambda session: (session.is_busy, session.used_at))
-        for session in by_use:
-            if self.nbytes + self.reserved <= self.memory:
+        if self.group_memory < self.memory:
+            for group in {session.group for session in by_use}:
+                members = [each for each in by_use if each.group == group]
+                self._shrink(members, self.group_memory)
+        self._shrink(by_use, self.memory)
+
+    def _shrink(self, sessions: Sequence[ServedSession], memory: int) -> None:
+        """Drop snapshots and spill idle sessions, in their order, until all fit into `memory`."""
+        for session in sessions:
+            if needed(sessions) <= memory:
                 return
             session.snapshots = []
-            if self.nbytes + self.reserved > self.memory and not session.is_busy:
+            if needed(sessions) > memory and not session.is_busy:
                 self.spill(session)
+
+    def _exceeds(self, session: ServedSession, more: int = 0) -> bool:
+        """Return whether all sessions, or those of the session's group, need more than their memory
+        if one takes more bytes."""
+        if needed(self._sessions) + more > self.memory:
+            return True
+        group = [each for each in self._sessions if each.group == session.group]
+        return self.group_memory < self.memory and needed(group) + more > self.group_memory
 
     def spill(self, session: ServedSession) -> None:
         """Put an idle session on disk. One that cannot be written is erased."""
@@ -315,7 +344,7 @@ class SessionStore:
         _require_idle(source)
         if self.bring(source) is None:
             raise NoSuchSession(f"slot {source.slot} is empty; there is nothing to fork")
-        with _staying(source):
+        with staying(source):
             session = self._add(source.owner, source.settings, name, None)
         session.is_busy = True
         try:
@@ -325,6 +354,7 @@ class SessionStore:
             self.erase(session)
             raise
         session.is_busy, session.bound = False, 0
+        self._keep(session.owner, self._max_sessions, session)
         self.make_room()
         return session
 
@@ -384,7 +414,7 @@ class SessionStore:
             SessionConflict: the session is busy.
             OSError, WriteError, CacheFileError: it could not be written.
         """
-        self._files.named(session.owner, file_name)
+        self.require_name(session.owner, file_name)
         _require_idle(session)
         if not session.history:
             raise NoSuchSession(f"slot {session.slot} is empty; there is nothing to save")
@@ -393,17 +423,58 @@ class SessionStore:
         self.make_room()
         return session.num_ids, num_bytes
 
-    def restore(self, owner: str, slot: int, file_name: str) -> tuple[ServedSession, int]:
+    def require_name(self, owner: str, file_name: str) -> None:
+        """Raise NoSuchSession if an owner cannot save a session by this name."""
+        self._files.named.for_saving(owner, file_name)
+
+    def save_reply(self, session: ServedSession, file_name: str) -> int | None:
+        """Save a session whose reply has ended by name; return the bytes written, None if it cannot
+        be written."""
+        try:
+            return self._files.save(session, file_name)
+        except (OSError, RuntimeError, ValueError) as error:
+            _log.warning("session %r could not be saved by name: %s", session.label, error)
+            return None
+
+    def restored_for(self, query: SessionQuery) -> SessionQuery:
+        """Restore the session that a request names a file of; return the query with its slot.
+
+        Raises:
+            SessionConflict: it has another policy or budget than the request wants.
+            NoSuchSession, ConversationFileError: as `restore`.
+        """
+        assert query.restore is not None
+        session, _ = self.restore(query.owner, query.slot, query.restore, settings=query.settings)
+        session.name = query.name or query.key
+        return replace(query, restore=None, slot=session.slot, name=None, key=None)
+
+    def restore(
+        self,
+        owner: str,
+        slot: int | None,
+        file_name: str,
+        *,
+        settings: CacheSettings | None = None,
+    ) -> tuple[ServedSession, int]:
         """Put a saved session into a slot, in place of what is there; return it and the bytes read.
+
+        Args:
+            slot: None takes one that is free.
+            settings: those that the session must have; None: any.
 
         Raises:
             NoSuchSession: no session was saved by that name.
-            SessionConflict: the slot is busy.
-            ConversationFileError, CacheFileError: ValueErrors; the files are damaged, or belong to
-                another model.
+            SessionConflict: the slot is busy, or the session has other settings.
+            ConversationFileError: a ValueError; the files are damaged, or belong to another model
+                or policy.
         """
         saved, cache, num_bytes = self._files.restore(owner, file_name)
-        if (old := self.finder.in_slot(owner, slot)) is not None:
+        if settings not in (None, saved.settings):
+            raise SessionConflict(
+                f"{file_name!r} has the policy {saved.policy} and the budget {saved.budget}; "
+                "leave out policy and budget"
+            )
+        if slot is not None and (old := self.finder.in_slot(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
@@ -417,19 +488,6 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
-
-
-@contextmanager
-def _staying(source: ServedSession | None) -> Iterator[None]:
-    """Keep a session in memory inside the context, in which another one comes to share with it."""
-    if source is None:
-        yield
-        return
-    was_busy, source.is_busy = source.is_busy, True
-    try:
-        yield
-    finally:
-        source.is_busy = was_busy
 
 
 def _require_idle(session: ServedSession) -> None:

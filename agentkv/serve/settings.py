@@ -37,9 +37,15 @@ class ServeSettings(PoliciesSettings):
     memory: str | None = None
     """Bytes of all sessions in memory, such as 4GiB; the least recently used ones go to disk. The
     default is a quarter of the device's."""
+    group_memory: str | None = None
+    """Bytes in memory of a session and all its forks; the least recently used of them go to disk.
+    The default is all of `memory`."""
     store: Path | None = None
     """Folder for sessions on disk; the next server finds them there. The default is a temporary
     folder."""
+    client_files: Path | None = None
+    """Folder in which clients save and restore sessions by file names of their own. The default is
+    a part of the store."""
     snapshots: int = Field(default=4, ge=0, le=LARGEST)
     """Earlier states kept per session, to which a changed conversation returns."""
     edits: EditMode = "removals"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.serve.session import History, ServedSession, chat_history, said_in
+from agentkv.serve.token_notes import TokenNote
 
 NEWEST = 4_000
 """Tokens that are shown unless a request asks for another number."""
@@ -36,6 +37,8 @@ class HeldStream:
     pins: tuple[tuple[int, int], ...]
     unread: tuple[int, ...]
     """Ids that follow and that the cache has not read."""
+    notes: tuple[TokenNote, ...] = ()
+    """Of tokens of replies, unread ones too."""
 
     @classmethod
     def of(cls, session: ServedSession, newest: int) -> "HeldStream":
@@ -46,6 +49,7 @@ class HeldStream:
         if cache is None or ids is None:
             nothing = torch.zeros(0)
             return cls(0, nothing.long(), nothing, nothing.bool(), (), (), unread)
+        notes = tuple(session.notes)
         num_seen = ids.shape[1]
         counts, num_pairs = cache.num_holders()
         hot = counts[-newest:] / max(1, num_pairs)
@@ -62,10 +66,11 @@ class HeldStream:
         pins = tuple((each.start, min(each.stop, num_seen)) for each in cache.pins())
         # what is lent to the hot tier stays in the cold one, from which nothing is missing then
         is_cold = is_cold[-newest:] & (hot < 1)
-        return cls(num_seen, ids[0, -newest:], hot, is_cold, spans, pins, unread)
+        return cls(num_seen, ids[0, -newest:], hot, is_cold, spans, pins, unread, notes)
 
     def shown(self, template: MessageTemplate) -> dict[str, Any]:
-        """Return the text in runs of equal state, which end where a label or a pin does.
+        """Return the text in runs of equal state, which end where a label or a pin does. A token
+        with a note is a run of its own.
 
         A character of several tokens belongs to the run in which it ends.
         """
@@ -75,6 +80,8 @@ class HeldStream:
         states = list(zip(hot, self.is_cold.tolist(), strict=True))
         cuts = {place for _, *ends in self.spans for place in ends}
         cuts |= {place for ends in self.pins for place in ends}
+        notes = {note.position: note for note in self.notes}
+        cuts |= {place for position in notes for place in (position, position + 1)}
         starts = [
             place
             for place in range(num_shown)
@@ -92,18 +99,32 @@ class HeldStream:
                     "n_tokens": stop - start,
                     "hot": share,
                     "cold": is_cold,
+                    **_described(notes.get(first + start)),
                 }
             )
+        unread = [
+            {
+                "text": _text(template, [id], decoder),
+                **_described(notes.get(self.num_seen + place)),
+            }
+            for place, id in enumerate(self.unread)
+        ]
+        if rest := decoder.decode(b"", True):
+            unread.append({"text": rest})
         return {
             "n_tokens": self.num_seen,
             "first": first,
             "pieces": pieces,
-            "unread": _text(template, self.unread, decoder) + decoder.decode(b"", True),
+            "unread": unread,
             "spans": [
                 {"label": label, "start": start, "stop": stop} for label, start, stop in self.spans
             ],
             "pins": [{"start": start, "stop": stop} for start, stop in self.pins if start < stop],
         }
+
+
+def _described(note: TokenNote | None) -> dict[str, Any]:
+    return {} if note is None else note.described()
 
 
 def _text(template: MessageTemplate, ids: Sequence[int], decoder: codecs.IncrementalDecoder) -> str:

@@ -100,13 +100,13 @@ class Prompts:
         Raises:
             MemoryLimit: the prompt itself does not.
         """
-        memory = self._sessions.memory
+        memory = self._sessions.group_memory
         least = self.bound(settings, num_prompt)
         if least > memory:
             raise MemoryLimit(
-                f"the cache of this conversation would take {least} bytes and all sessions "
-                f"together have {memory}; send less, or let the server have more memory or a "
-                "smaller budget"
+                f"the cache of this conversation would take {least} bytes and all sessions, or one "
+                f"and its forks, together have {memory}; send less, or let the server have more "
+                "memory or a smaller budget"
             )
         if self.bound(settings, num_prompt + max_tokens) <= memory:
             return max_tokens

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv.advice import ADVICE
-from agentkv.files import stored
+from agentkv.files import make_folder, require_file, stored, write_atomic
 from agentkv.terminal import human_bytes, plain
 from agentkv.trace import Step, Trace, TraceError, read_trace
 from agentkv_tasks.report.forgotten import Forgotten, Memory, reply_tokens, span_name
 from agentkv_tasks.report.parting import find_parting
+from agentkv_tasks.report.recorded import recorded_page
 from agentkv_tasks.results import Row, read_rows
 
 _MOST_SHOWN = 3
@@ -204,6 +205,20 @@ def print_against(console: Console, one: ShownEpisode, other: ShownEpisode) -> N
                 _wrapped(console, _quoted(each), "    ")
     for name, episode, trace in zip(names, (one, other), traces, strict=True):
         _wrapped(console, f"{name}: {_end(episode, trace)}", "")
+
+
+def write_page(console: Console, episode: ShownEpisode, out: Path) -> None:
+    """Write the page of an episode, in place of a file that is there.
+
+    Raises:
+        OutputPathError: a ValueError; the file cannot be written.
+        TraceError: the file is no trace.
+    """
+    require_file(out, "--web")
+    trace = read_trace(episode.path)
+    make_folder(out.parent)
+    write_atomic(out, recorded_page(episode.stem, trace, _end(episode, trace)))
+    _wrapped(console, f"{episode.stem}: written to {out}", "")
 
 
 def _done(steps: Sequence[Step], number: int) -> str:

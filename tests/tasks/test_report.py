@@ -316,8 +316,8 @@ def test_the_page_of_an_episode_says_what_its_steps_looked_at(tmp_path: Path, ro
     write_report(tmp_path)
     page = " ".join((tmp_path / "traces" / "a.html").read_text().split())
     assert "7 tokens looked back, 2 of them changed the likeliest token; " in page
-    assert "entries fetched over all layers: 1,200 of page 0, 8 of goal<" in page
-    assert "1 token looked back, 0 of them" in page and ": 10 of page 0<" in page
+    assert "entries fetched over all layers: 1,200 of page 1, 8 of goal<" in page
+    assert "1 token looked back, 0 of them" in page and ": 10 of page 1<" in page
     assert page.count("looked back") == 2 and "8 of 90 tokens" in page
 
 

@@ -19,7 +19,7 @@ from agentkv.serve.job import (
     Stopping,
 )
 from agentkv.serve.matching import SessionConflict
-from agentkv.serve.session_files import NoSuchSession
+from agentkv.serve.named_files import NoSuchSession
 
 Json = dict[str, Any]
 
@@ -122,7 +122,14 @@ def reuse_of(end: ReplyEnd) -> Json:
 
 def cache_use_of(end: ReplyEnd) -> Json:
     """Return the member `agentkv` of a usage: the session, and what its cache holds."""
-    return {"session": end.session, "slot": end.slot, "reuse": reuse_of(end), **end.cache}
+    use = {"session": end.session, "slot": end.slot, "reuse": reuse_of(end), **end.cache}
+    if (saved := end.saved) is not None:
+        use["saved"] = {
+            "filename": saved.name,
+            "n_saved": 0 if saved.num_bytes is None else saved.num_tokens,
+            "n_written": saved.num_bytes or 0,
+        }
+    return use
 
 
 def as_event(body: Json, name: str | None = None) -> bytes:

@@ -40,6 +40,7 @@ Item = TypeVar("Item")
 Send = Callable[[Event], None]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+FileName = Annotated[str, Field(min_length=1, max_length=1_100)]
 StopText = Annotated[str, Field(max_length=256)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 _FailingFast = Annotated[list[Item], Field(fail_fast=True)]
@@ -188,6 +189,8 @@ class _OurSettings(Body, extra="forbid"):
     fork: bool = False
     ttl: Annotated[float, Field(gt=0, le=YEAR_S)] | None = None
     release: bool = False
+    restore: FileName | None = None
+    save: FileName | None = None
 
 
 class _Request(Constraints):
@@ -241,6 +244,8 @@ class _Request(Constraints):
             raise RequestError(
                 "a fork gets a slot of its own; leave out id_slot", param="agentkv.fork"
             )
+        if ours.fork and ours.restore is not None:
+            raise RequestError("a fork is of a session in use; leave out restore or fork")
         return SessionQuery(
             owner,
             settings,
@@ -251,6 +256,8 @@ class _Request(Constraints):
             fork=ours.fork,
             ttl=ours.ttl,
             release=ours.release,
+            restore=ours.restore,
+            save=ours.save,
         )
 
     def _settings(self, allowed: Sequence[CacheSettings]) -> CacheSettings | None:

@@ -2,6 +2,7 @@
 "use strict";
 
 const POLL_MS = 1500, POINTS = 80;
+const HINT = "Point at a token, or move through a text with the arrow keys.";
 const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 let key = sessionStorage.getItem("agentkv-key") || "";
@@ -165,6 +166,7 @@ async function pick(session) {
   const picked = {slot: session.id, name: session.name, policy: session.policy, messages: null};
   current = picked;
   shown = "";
+  at("held-detail").textContent = HINT;
   list();
   await trying(async () => {
     picked.messages = (await read(`/slots/${session.id}/messages`)).messages;
@@ -323,41 +325,41 @@ async function look(isAsked) {
     return;
   }
   if (state === shown && !isAsked && !session.is_processing) return;
-  const held = await read(`/slots/${session.id}/tokens`);
+  const found = await read(`/slots/${session.id}/tokens`);
   if (looked !== current) return;
   shown = state;
-  show(held, session);
+  show(found, session);
 }
 
-function show(held, session) {
-  const n = held.n_tokens;
-  const inSome = held.pieces.reduce((sum, each) => sum + each.hot * each.n_tokens, 0);
-  const numShown = n - held.first;
-  const part = held.first ? `The newest ${numShown.toLocaleString("en")} of ` : "";
+function show(found, session) {
+  const n = found.n_tokens;
+  const inSome = found.pieces.reduce((sum, each) => sum + each.hot * each.n_tokens, 0);
+  const numShown = n - found.first;
+  const part = found.first ? `The newest ${numShown.toLocaleString("en")} of ` : "";
   const share = numShown ? ` On average ${Math.round(100 * inSome / numShown)} % of the layers and heads hold a token.` : "";
   at("held-note").textContent = `${part}${n.toLocaleString("en")} tokens.${share}`;
   const groups = [];
-  let end = held.first;
-  for (const span of held.spans) {
+  let end = found.first;
+  for (const span of found.spans) {
     if (span.start > end) groups.push({label: null, start: end, stop: span.start});
     groups.push(span);
     end = span.stop;
   }
-  if (end < n || (held.unread && !groups.length)) groups.push({label: null, start: end, stop: n});
+  if (end < n || (found.unread.length && !groups.length)) groups.push({label: null, start: end, stop: n});
   const last = groups[groups.length - 1];
   const place = at("spans").scrollTop, focused = document.activeElement.dataset.does;
-  at("spans").replaceChildren(...groups.filter((each) => each.stop > held.first || each === last)
-    .map((each) => group(each, held, session, each === last)));
+  at("spans").replaceChildren(...groups.filter((each) => each.stop > found.first || each === last)
+    .map((each) => group(each, found, session, each === last)));
+  for (const each of at("spans").querySelectorAll("[data-does]")) if (focused && each.dataset.does === focused) each.focus();
   at("spans").scrollTop = place;
-  for (const each of at("spans").querySelectorAll("button")) if (focused && each.dataset.does === focused) each.focus();
 }
 
-function group(span, held, session, isLast) {
+function group(span, found, session, isLast) {
   const box = make("div", undefined, "span"), row = make("div", undefined, "row");
-  const isPinned = held.pins.some((each) => each.start <= span.start && each.stop >= span.stop);
+  const isPinned = found.pins.some((each) => each.start <= span.start && each.stop >= span.stop);
   row.append(make("h3", (span.label === null ? "(no label)" : span.label) + (isPinned ? ", pinned" : "")));
+  const pieces = found.pieces.filter((each) => each.start >= span.start && each.start < span.stop);
   if (span.label !== null) {
-    const pieces = held.pieces.filter((each) => each.start >= span.start && each.start < span.stop);
     const pin = does(isPinned ? "unpin" : "pin", span.label, session);
     const drop = does("drop", span.label, session);
     // tokens that have left cannot be pinned
@@ -365,18 +367,9 @@ function group(span, held, session, isLast) {
     drop.disabled = session.is_processing;
     row.append(pin, drop);
   }
-  const text = make("p", undefined, "text");
-  for (const each of held.pieces) {
-    if (each.start < span.start || each.start >= span.stop) continue;
-    const piece = make("span", each.text), percent = Math.round(100 * each.hot);
-    piece.className = each.hot > 0 ? `h${Math.ceil(4 * each.hot)}` : each.cold ? "" : "gone";
-    if (each.cold) piece.classList.add("is-cold");
-    piece.title = each.hot > 0 ? `${percent} % hold it` + (each.cold ? "; the rest may come back" : "") :
-      each.cold ? "cold: it may come back" : "gone";
-    text.append(piece);
-  }
-  if (isLast && held.unread) text.append(make("span", held.unread));
-  box.append(row, text);
+  if (isLast) pieces.push(...found.unread);
+  const about = heldText.summary(pieces), name = span.label === null ? "Text without a label" : `Text of ${span.label}`;
+  box.append(row, ...(about ? [make("p", about, "about soft")] : []), heldText.paragraph(pieces, name, at("held-detail")));
   return box;
 }
 

@@ -32,19 +32,33 @@ def show(
             help="Compare with the task's episode under this policy, or with this trace's name."
         ),
     ] = None,
+    web: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the episode to this HTML file instead: after each step, what the cache "
+            "held of every page and reply.",
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
     """Show recorded episodes: what they read, did and forgot, step by step."""
     with for_people() as console:
         from agentkv_tasks import show as shown
 
         episodes = shown.find_episodes(place)
+        if web is not None and (step is not None or against is not None):
+            raise shown.ShowError("--web shows all steps of one episode; leave the others out")
         if task is None and len(episodes) > 1:
-            if step is not None or against is not None:
-                raise shown.ShowError("--step and --against are about one task; give its number")
+            if step is not None or against is not None or web is not None:
+                raise shown.ShowError(
+                    "--step, --against and --web are about one task; give its number"
+                )
             shown.print_episodes(console, shown.of_policy(episodes, policy))
             return
         episode = episodes[0] if task is None else shown.find_episode(episodes, task, policy)
-        if against is not None:
+        if web is not None:
+            shown.write_page(console, episode, web)
+        elif against is not None:
             shown.print_against(console, episode, shown.find_other(episodes, episode, against))
         elif step is not None:
             shown.print_step(console, episode, step)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from agentkv.terminal import human_bytes
 from agentkv.trace import Step, Trace
-from agentkv_tasks.report.forgotten import Forgotten, Memory, Piece, reply_tokens
+from agentkv_tasks.report.forgotten import Forgotten, Memory, Piece, reply_tokens, span_name
 from agentkv_tasks.report.grid import goal_of, outcome_of
 from agentkv_tasks.report.html import kib
 from agentkv_tasks.report.parameters import parameters_in_words
@@ -90,7 +90,7 @@ def episode_page(
         facts.append(("Playwright's trace", f"playwright show-trace DIR/{playwright}"))
     memory = Memory(trace.steps)
     pictures = folder / Path(row.trace).with_suffix("")
-    looks = _looks_by_step(trace.steps)
+    looks = looks_by_step(trace.steps)
     return environment.get_template("episode.html").render(
         row=row,
         kind=outcome_of(row),
@@ -168,7 +168,7 @@ def _dashed(count: int | None) -> str:
     return "-" if count is None else str(count)
 
 
-def _looks_by_step(steps: Sequence[Step]) -> list[str]:
+def looks_by_step(steps: Sequence[Step]) -> list[str]:
     """Say for each step which tokens looked back and what they fetched; empty for none."""
     texts: list[str] = []
     for before, step in pairwise([None, *steps]):
@@ -182,7 +182,8 @@ def _looks_by_step(steps: Sequence[Step]) -> list[str]:
             texts.append("")
             continue
         shown = [
-            f"{count:,} of {label or 'other tokens'}" for label, count in fetched.most_common()
+            f"{count:,} of {span_name(label) or 'other tokens'}"
+            for label, count in fetched.most_common()
         ]
         others = f" and {len(shown) - 5} other spans" if len(shown) > 5 else ""
         texts.append(

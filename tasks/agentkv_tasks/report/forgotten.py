@@ -77,6 +77,14 @@ class Memory:
         pairs = zip(self._texts[label], levels, gone_in, strict=True)
         return tuple(Piece(text, level, gone) for text, level, gone in pairs)
 
+    def texts(self, label: str) -> tuple[str, ...]:
+        """Return the pieces of a span, one of no text for a span whose text is not recorded."""
+        return self._texts.get(label, ("",))
+
+    def changes(self, number: int) -> dict[str, tuple[int, ...]]:
+        """Return the levels of the pieces of each span that lost or regained entries in a step."""
+        return {label: self._levels(label, number) for label in self._steps[number].held}
+
     def forgotten(self, number: int) -> tuple[Forgotten, ...]:
         """Return what a step forgot, span by span, the earliest page first."""
         found = []

@@ -175,6 +175,19 @@ def test_evicted_entries_are_those_that_the_cache_lacks(tiny_model: LocalModel) 
         assert cache.num_evicted == (4 * cache.seen - kept) / num_shared
 
 
+def test_tokens_that_looked_back_name_what_was_fetched(tiny_model: LocalModel) -> None:
+    conversation, replies = talk(tiny_model, "lookback-int8", budget=128)
+    noted = [reply for reply in replies if reply.token_looks]
+    assert noted and all(len(each.token_looks) == len(each.confidences) for each in noted)
+    looks = [count for each in noted for count in each.token_looks]
+    assert any(looks)
+    for each in noted:  # a token that the grammar forced was not looked up
+        pairs = zip(each.token_looks, each.confidences, strict=True)
+        assert not any(count and confidence is None for count, confidence in pairs)
+    assert sum(looks) <= sum(conversation.cache.fetched.values())
+    assert not any(reply.token_looks for reply in talk(tiny_model, "window", budget=128)[1])
+
+
 def test_a_cache_that_keeps_everything_has_forgotten_nothing(tiny_model: LocalModel) -> None:
     _, replies = talk(tiny_model, "full")
     assert all(reply.held == {} for reply in replies)
@@ -291,7 +304,8 @@ def test_an_older_trace_has_none_of_it(tmp_path: Path) -> None:
     with TraceWriter(path, head={"goal": "x"}) as trace:
         trace.step(STEP)
     head, row = map(json.loads, path.read_text().splitlines())
-    for name in ("turn", "token_ends", "confidences", "piece_ends", "held", "num_evicted"):
+    newer = ("turn", "token_ends", "confidences", "token_looks", "piece_ends", "held")
+    for name in (*newer, "num_evicted"):
         del row[name]
     path.write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n")
     assert read_trace(path).steps == (STEP,)

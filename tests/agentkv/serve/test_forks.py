@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from agentkv.cache.forks import group_nbytes
 from agentkv.models.local import LocalModel
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 from tests.agentkv.serve.test_requests import erase_all
@@ -161,6 +162,61 @@ def test_a_fork_never_takes_the_place_of_its_source(
     ask(served, [user(WORDS)], prompt_cache_key="later")
     fork = forking(served, [*with_reply(messages, first), user("more")], prompt_cache_key="sub")
     assert how(fork) == "forked" and labels(served) == ["main", "sub"]
+
+
+def test_an_owner_of_one_session_has_no_second_one_once_a_fork_has_answered(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.engine.sessions, "_max_sessions", 1)
+    messages = [user(LONG)]
+    first = ask(served, messages, prompt_cache_key="main")
+    fork = forking(served, [*with_reply(messages, first), user("more")], prompt_cache_key="sub")
+    assert how(fork) == "forked" and labels(served) == ["sub"]
+    with served.client("ann") as client:
+        slot = fork.usage.agentkv["slot"]
+        body = {"session": "copy"}
+        client.post(f"{served.url}/slots/{slot}?action=fork", body=body, cast_to=object)
+    assert labels(served) == ["copy"]
+
+
+@pytest.mark.parametrize("policy", ["full", "window"])
+def test_a_session_and_its_forks_keep_to_their_part_of_the_memory(
+    local: LocalModel, policy: str
+) -> None:
+    options: Any = {"policies": (policy,), "budget": None if policy == "full" else 256}
+    messages = [user(LONG * 3)]
+    asked = [user(f"{number}: {'other words ' * 40}") for number in range(5)]
+    with serving(local, keys=("ann",), **options) as served:
+        first = ask(served, messages, prompt_cache_key="main")
+        before, expected = with_reply(messages, first), {}
+        for each in asked:
+            expected[each["content"]] = content(forking(served, [*before, each]))
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+    part = int(2.2 * nbytes)
+    with serving(local, keys=("ann",), group_memory=f"{part}B", **options) as served:
+        ask(served, [user(WORDS)], prompt_cache_key="apart")
+        ask(served, messages, prompt_cache_key="main")
+        with ThreadPoolExecutor(5) as pool:  # some wait for others of the group
+            found = pool.map(lambda each: forking(served, [*before, each]), asked)
+            answers = {each["content"]: answer for each, answer in zip(asked, found, strict=True)}
+        assert {word: content(answer) for word, answer in answers.items()} == expected
+        sessions = served.engine.sessions
+        (apart,) = (each for each in sessions if each.name == "apart")
+        assert apart.cache is not None and apart.snapshots
+        groups = [[each for each in sessions if each.group == group.group] for group in sessions]
+        assert [apart] in groups and part < sessions.memory
+        for group in groups:
+            assert group_nbytes(cache for each in group for cache in each.caches) <= part
+        if policy == "full":  # all but one are of one group; others may begin anew without a source
+            assert len(groups) - 1 == len(max(groups, key=len))
+            assert sessions.peak_nbytes - apart.nbytes <= part and sessions.num_spills > 0
+
+
+def test_a_conversation_larger_than_the_part_of_its_group_is_refused(local: LocalModel) -> None:
+    with serving(local, policies=("full",), budget=None, group_memory="10KiB") as served:
+        with pytest.raises(openai.BadRequestError, match="or one and its forks, together have"):
+            ask(served, [user(LONG * 3)])
+        assert list(served.engine.sessions) == []
 
 
 def test_a_fork_takes_what_its_source_had_where_both_do_not_fit(local: LocalModel) -> None:

@@ -38,10 +38,10 @@ def command_for(folder: Path, store: Path, port: int) -> list[str]:
     return [*command, "--budget", "96", "--chunk", "32", "--device", "cpu", "--memory", "60KiB"]
 
 
-def client_for(port: int) -> openai.OpenAI:
+def client_for(port: int, key: str = "none") -> openai.OpenAI:
     return openai.OpenAI(
         base_url=f"http://127.0.0.1:{port}/v1",
-        api_key="none",
+        api_key=key,
         max_retries=0,
         timeout=300,
         http_client=openai.DefaultHttpxClient(trust_env=False),

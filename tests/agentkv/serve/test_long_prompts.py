@@ -79,3 +79,37 @@ def test_requests_of_a_session_keep_their_order_whatever_their_prompts_take(
     second.join()
     of_one = [each for each in answered if each.endswith(" in one")]
     assert of_one == ["slow in one", "fast in one"] and "fast in another" in answered
+
+
+def test_counts_of_tokens_wait_in_the_same_queue_as_replies(
+    chat_model: Callable[[str], LocalModel],
+) -> None:
+    """One request at a time fits into this queue, of whatever kind."""
+    count, counted = "/v1/messages/count_tokens", []
+    settings = {"parallel": 1, "queue": 0, "max_tokens": 30_000}
+    with serving(chat_model(SLOW + CHATML), **settings) as served:
+        with served.client().chat.completions.create(
+            model="tiny",
+            messages=GOOD["messages"],
+            stream=True,
+            extra_body={"max_tokens": 30_000, "ignore_eos": True},
+        ) as chunks:
+            next(iter(chunks))
+            status, refused = send(served, GOOD, count)
+            assert status == 429 and refused["error"]["type"] == "rate_limit_error"
+            assert refused["type"] == "error" and "1 requests run or wait" in str(refused)
+        served.idle()
+
+        def ask() -> None:
+            slow = {"messages": [{"role": "user", "content": "slow"}]}
+            counted.append(send(served, slow, count)[0])
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        while not waiting(served):
+            assert thread.is_alive(), "a count is not among the requests that wait"
+        assert send(served, GOOD)[0] == send(served, GOOD, count)[0] == 429
+        thread.join()
+        assert counted == [200]
+        served.idle()
+        assert send(served, GOOD)[0] == send(served, GOOD, count)[0] == 200

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.models.local import LocalModel
 from agentkv_env.browser import find_executable
 from tests.agentkv.serve.conftest import CHATML, Served, serving
+from tests.agentkv.serve.reciting import add_pieces, reciting_model
 from tests.agentkv.serve.test_requests import erase_all
 from tests.agentkv.serve.test_sessions import WORDS, ask, cached, user, with_reply
 
@@ -217,6 +219,93 @@ def test_hostile_text_is_shown_as_written_and_runs_nothing(served: Served, look:
 
 
 @pytest.mark.browser
+def test_tokens_of_a_reply_show_their_confidence_and_looks_to_eyes_and_keyboards(
+    served: Served, look: Look
+) -> None:
+    options: Any = {"ignore_eos": True, "agentkv": {"policy": "lookback-int8"}}
+    ask(
+        served,
+        [user(WORDS * 2)],
+        max_tokens=30,
+        temperature=1,
+        seed=1,
+        prompt_cache_key="sure",
+        extra_body=options,
+    )
+    pieces = [each for each in tokens(served)["pieces"] if "confidence" in each and each["text"]]
+    unsure = [each["confidence"] < 0.9 for each in pieces]
+    looked = ["look" in each for each in pieces]
+    assert any(unsure) and any(looked)
+
+    def read(page: Page) -> None:
+        page.goto(served.url)
+        page.get_by_role("button", name="sure").click()
+        reply = page.get_by_role("group", name="Text of reply 0")
+        spans = reply.locator("span")
+        expect(spans.first).to_be_visible()
+        shown = spans.evaluate_all(
+            """all => all.map((each) => {
+              const mark = getComputedStyle(each, "::after").content.includes("?");
+              return [each.title, mark, getComputedStyle(each).borderTopStyle !== "none"];
+            })"""
+        )[: len(pieces)]  # the last token of the reply is not read yet
+        assert [mark for _, mark, _ in shown] == unsure
+        assert [line for _, _, line in shown] == looked
+        for (title, *_), piece in zip(shown, pieces, strict=True):
+            assert f"confidence {100 * piece['confidence']:.1f} %" in title
+            assert ("looked back and fetched" in title) == ("look" in piece)
+        expect(page.locator("#spans .about")).to_contain_text("30 tokens written")
+        # one stop of the Tab key per text, and arrows inside it
+        assert reply.locator("[tabindex='0']").count() == 1
+        spans.first.focus()
+        detail = page.locator("#held-detail")
+        expect(detail).to_contain_text("confidence")
+        page.keyboard.press("End")
+        expect(detail).to_contain_text("not read yet")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight")
+        assert spans.nth(1).evaluate("each => each === document.activeElement")
+        expect(detail).to_contain_text(spans.nth(1).get_attribute("title") or "?")
+        page.keyboard.press("Shift+Tab")
+        assert not page.evaluate(
+            "document.activeElement.closest('[aria-label=\"Text of reply 0\"]')"
+        )
+        page.keyboard.press("Tab")
+        page.evaluate("look(true)")  # draws everything anew, and leaves the keyboard where it was
+        assert page.evaluate("document.activeElement.dataset.does") == (
+            spans.nth(1).get_attribute("data-does")
+        )
+
+    look(read)
+
+
+@pytest.mark.browser
+def test_a_hostile_reply_is_shown_as_written_token_by_token(
+    chat_tokenizer: Callable[..., Any], look: Look
+) -> None:
+    tokenizer = chat_tokenizer(CHATML)
+    pieces = add_pieces(tokenizer, HOSTILE)
+    template = MessageTemplate(tokenizer)
+    prompt = sum(template.opening(Chat([user("x")])), [])
+    local = reciting_model(tokenizer, len(prompt), [*pieces, min(template.end_ids)])
+    with serving(local, policies=("full",), budget=None) as served:
+        ask(served, [user("x")], max_tokens=len(pieces) + 1, prompt_cache_key="hostile")
+
+        def read(page: Page) -> None:
+            page.goto(served.url)
+            page.get_by_role("button", name="hostile").click()
+            shown = page.get_by_role("group", name="Text of reply 0")
+            expect(shown).to_have_text(HOSTILE)
+            assert shown.locator("span").count() > 5 and shown.locator("*:not(span)").count() == 0
+            shown.locator("span").nth(1).click()
+            expect(page.locator("#held-detail")).to_contain_text("confidence")
+            assert page.evaluate("window.hit") is None
+
+        noted = look(read)
+        assert all(each.startswith(f"{served.url}/") and "/x" not in each for each in noted), noted
+
+
+@pytest.mark.browser
 def test_a_server_with_keys_asks_for_one_and_shows_no_session_of_another(
     guarded: Served, look: Look
 ) -> None:
@@ -287,7 +376,7 @@ def test_a_label_is_pinned_and_unpinned_and_an_unknown_one_is_refused(served: Se
 
 
 def test_the_files_of_the_page_let_a_browser_run_nothing_else(served: Served) -> None:
-    for path in ("/", "/page.css", "/page.js", "/page.svg"):
+    for path in ("/", "/page.css", "/page.js", "/page.svg", "/held.css", "/held.js"):
         status, headers, content = get(served.url + path)
         assert status == 200
         policy = headers["Content-Security-Policy"]
