@@ -211,11 +211,10 @@ def _client_folder(folder: Path | None, store: Path, *, has_keys: bool) -> Named
     return NamedFolder(theirs, in_folders=True, by_owner=has_keys)
 
 
-def serve(api: Api, settings: ServeSettings) -> None:
+def serve(api: Api, listening: socket.socket) -> None:
     """Answer requests until the process is told to stop. Replies in progress have ten seconds."""
-    with listen(settings) as listening:
-        allow_files()
-        _uvicorn(api).run(sockets=[listening])
+    allow_files()
+    _uvicorn(api).run(sockets=[listening])
 
 
 @contextlib.contextmanager

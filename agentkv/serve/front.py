@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentkv.progress import Progress, telling_of_compilation
-from agentkv.serve.command import load, prepare, serve
+from agentkv.serve.command import listen, load, prepare, serve
 from agentkv.serve.engine import REQUESTS
 from agentkv.serve.settings import ServeSettings
 from agentkv.startup import no_collections
@@ -43,7 +43,9 @@ def run_server(
             named = f"{named} ({settings.model})"
         if settings.any_model:
             named = f"{named}, under any name,"
-        told = f"serving model {named} at http://{settings.host}:{settings.port}/v1, with {chosen}"
+        listening = stack.enter_context(listen(settings))
+        address = f"http://{settings.host}:{listening.getsockname()[1]}/v1"
+        told = f"serving model {named} at {address}, with {chosen}"
         console.print(Text(told), soft_wrap=True)
         console.print(Text(f"Press Ctrl-C to stop; {kept}.", style="dim"), soft_wrap=True)
         lines = _Lines(errors)
@@ -51,7 +53,7 @@ def run_server(
         stack.callback(REQUESTS.setLevel, REQUESTS.level)
         REQUESTS.addHandler(lines)
         REQUESTS.setLevel(logging.DEBUG if settings.explain else logging.INFO)
-        serve(api, settings)
+        serve(api, listening)
 
 
 class _Lines(logging.Handler):

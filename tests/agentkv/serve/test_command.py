@@ -1,5 +1,6 @@
 """What `agentkv serve` prints for people, from its start to Ctrl-C, and what stays of it."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,25 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
     assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert process.returncode == 130
     assert len(list(store.glob("sessions/*/cache-*"))) == 1
+
+
+def test_a_server_on_a_free_port_says_which_one_and_answers_there_at_once(
+    folder: Path, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        command_for(folder, tmp_path / "store", 0),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", process.stdout.readline())
+            assert found is not None and int(found[1]) > 0
+            with client_for(int(found[1])) as client:
+                assert [model.id for model in client.models.list()] == [folder.name]
+        finally:
+            process.terminate()
 
 
 def test_a_server_may_open_as_many_files_as_the_system_allows() -> None:
