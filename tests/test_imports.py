@@ -88,7 +88,7 @@ FLOORS = {
         "train",
         "check",
     ),
-    "train_smollm2": ("recordings", "__main__"),
+    "train_smollm2": ("export recordings", "__main__"),
 }
 
 

@@ -14,6 +14,7 @@ from agentkv.files import json_line
 from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
 from train_nano.record import RECORDINGS
+from train_smollm2.export import export
 from train_smollm2.recordings import TAKEN, recordings
 
 
@@ -46,7 +47,7 @@ def settings(options: argparse.Namespace) -> TrainSettings:
         dtype="bfloat16",
         recompute=False,
         held_out=5,
-        check_every=15,
+        check_every=30,
         device=options.device,
         threads=options.threads,
         replay=options.replay,
@@ -56,13 +57,19 @@ def settings(options: argparse.Namespace) -> TrainSettings:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train_smollm2", description="Train smollm2.")
     parser.add_argument("--work", type=Path, default=Path("work/smollm2"))
-    parser.add_argument("--minutes", type=float, required=True, help="minutes in all")
-    parser.add_argument("--rows", type=int, default=2, help="rows of a step (default: 2)")
+    to_do = parser.add_mutually_exclusive_group(required=True)
+    to_do.add_argument("--minutes", type=float, help="train for so many minutes in all")
+    to_do.add_argument("--export", type=Path, metavar="FOLDER", help="write the adapter there")
+    parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--replay", type=Path, help="text against forgetting")
     parser.add_argument("--whole", action="store_true", help="take all of nano's recordings")
     options = parser.parse_args()
+    if options.export:
+        size = export(options.work / "adapter", options.export)
+        print(f"{options.export}: {size / 1e6:.1f} MB")
+        return
     write_recordings(options.work / "recordings.jsonl", is_whole=options.whole)
     command.run(command.prepare(settings(options)), Console())
 
