@@ -282,6 +282,7 @@ def test_a_training_by_the_clock_ends(plain: Path, recordings: Path, tmp_path: P
     code, said = call(*arguments, "--minutes", 0.01, "--rows", 1, "--rank", 4)
     steps = [line["step"] for line in logged(tmp_path)]
     assert code == 0 and "step 0, held out" in said and steps[0] == 0 < steps[-1]
+    assert logged(tmp_path)[0]["rate"] == pytest.approx(2e-5)  # it rises from there
     assert "adapter: " in said and logged(tmp_path)[-1]["rate"] == 0
     code, said = call(*arguments, "--minutes", 0.03, "--rows", 1, "--rank", 4)
     log = logged(tmp_path)

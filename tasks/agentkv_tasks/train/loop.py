@@ -59,6 +59,8 @@ class TrainProgress:
     """Ids of all rows so far, padding apart."""
     seconds: float = 0.0
     """Time of all steps and measurements, without stops of the process."""
+    seconds_before: float = 0.0
+    """Part of it before the first step."""
     best_loss: float = math.inf
     """Lowest loss on held-out replies so far."""
     digest: str = ""
@@ -226,10 +228,11 @@ class Training:
         self._losses.append(total)
 
     def _rate(self) -> float:
-        done = self.done
-        return self.settings.rate * min(
-            1.0, (done + 1e-3) / WARM_UP, max(0.0, (1.0 - done) / DECAY)
-        )
+        done, before = self.done, 0.0
+        if self.settings.minutes is not None:  # a measurement warms nothing up
+            before = self.progress.seconds_before / (60 * self.settings.minutes)
+        falling = max(0.0, (1.0 - done) / DECAY)
+        return self.settings.rate * min(1.0, (done - before + 1e-3) / WARM_UP, falling)
 
     def _lost(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss of some rows, which labels were the likeliest ids (rows, columns),
@@ -270,6 +273,7 @@ class Training:
         progress = self.progress
         progress.seconds += self._clock.seconds - began
         if progress.step == 0:
+            progress.seconds_before = progress.seconds
             if not math.isfinite(loss):
                 raise TrainError(
                     f"the loss of the untrained model is {loss:g}; its weights are damaged, or "

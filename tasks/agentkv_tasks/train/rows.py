@@ -103,15 +103,14 @@ def episode_rows(
         stop = start
         while stop < len(turns) and _size(opening, turns, start, stop + 1, most) <= most:
             stop += 1
-        if stop == start:  # not even this turn fits
+        if stop > start:
+            row = _row(opening, turns, start, stop, most, template)
+            rows += [row] if row.replies else []
+        else:  # not even this turn fits
             num_lost += turns[start].counts
-            start += 1
-            continue
-        row = _row(opening, turns, start, stop, most, template)
-        if row.replies:
-            rows.append(row)
+            stop += 1
         start = stop
-        if settings.observations == "changes":  # from pages that this row does not show
+        if settings.observations == "changes":  # from pages that the next row does not show
             prompt.known = None
             turns[start:] = _turns(recording, template, prompt, start)
     return EpisodeRows(tuple(rows), num_lost)
@@ -149,7 +148,7 @@ def _first(opening: Sequence[int], turns: Sequence[_Turn], start: int, most: int
 
 
 def _size(opening: Sequence[int], turns: Sequence[_Turn], start: int, stop: int, most: int) -> int:
-    """Return the number of ids of a row up to the end of its last label."""
+    """Return the number of ids of the row that learns the replies of some turns."""
     first, kept = _first(opening, turns, start, most), _kept(turns, start, stop)
     before = sum(turns[number].size for number in kept)
     before += sum(turns[n].blank_size for n in range(first, start) if n not in kept)
