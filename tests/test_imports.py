@@ -15,14 +15,16 @@ ROOMS = {
     "agentkv_tasks": ROOT / "tasks",
     "agentkv_lab": ROOT / "lab",
     "train_nano": ROOT / "lab",
+    "train_smollm2": ROOT / "lab",
 }
 ALLOWED = {
     "agentkv_kernels": {"agentkv_kernels"},
     "agentkv_env": {"agentkv_env"},
     "agentkv": {"agentkv", "agentkv_env", "agentkv_kernels"},
-    "agentkv_tasks": set(ROOMS) - {"agentkv_lab", "train_nano"},
+    "agentkv_tasks": set(ROOMS) - {"agentkv_lab", "train_nano", "train_smollm2"},
     "agentkv_lab": set(ROOMS),
     "train_nano": set(ROOMS),
+    "train_smollm2": set(ROOMS),
 }
 # From the bottom up: a room may import rooms of lower floors, and itself. A new room goes here.
 FLOORS = {
@@ -86,6 +88,7 @@ FLOORS = {
         "train",
         "check",
     ),
+    "train_smollm2": ("export recordings", "__main__"),
 }
 
 

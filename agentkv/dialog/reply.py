@@ -119,6 +119,43 @@ def _find_passage(text: str, pages: Sequence[Page]) -> str:
     return ""
 
 
+def find_sources(reply: str, goal: str, pages: Sequence[Page]) -> tuple[int, ...]:
+    """Return the numbers of the earlier pages that a reply takes its text from, in order.
+
+    They are the latest pages that hold what it types or answers, or each item of a list separated
+    by commas, where neither the goal nor the page that is answered does.
+
+    Args:
+        reply: a readable reply.
+        pages: the pages of the episode up to the one that is answered.
+
+    Raises:
+        ActionError: the reply holds no readable action.
+    """
+    action = parse(extract(reply, strict=False), strict=False)
+    text = neutralize(action.answer if action.kind == "stop" else action.text)
+    found = _latest(text, goal, pages)
+    if found is None and ", " in text:
+        parts = {_latest(part, goal, pages) for part in text.split(", ")}
+        return tuple(sorted(part for part in parts if part is not None and part + 1 < len(pages)))
+    return () if found is None or found + 1 >= len(pages) else (found,)
+
+
+def _latest(text: str, goal: str, pages: Sequence[Page]) -> int | None:
+    """Return the number of the latest page that holds a text; that after the last page if the goal
+    does, and None if nothing does."""
+    if not text or text.lower() in goal.lower():
+        return len(pages)
+    words = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)", re.IGNORECASE)
+    for number in range(len(pages) - 1, -1, -1):
+        for node in pages[number].nodes:
+            if any(
+                words.search(neutralize(each)) for each in (node.name, node.value, *node.options)
+            ):
+                return number
+    return None
+
+
 def shown_name(name: str) -> str:
     """Return an element's `name` as pages show it: neutralized, cut to `MAX_NAME` characters."""
     name = neutralize(name)

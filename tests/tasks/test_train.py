@@ -2,6 +2,10 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +20,14 @@ from agentkv.cache.cache import Cache
 from agentkv.models.find import ModelError
 from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
-from agentkv.recordings import RecordedStep, RecordingFile
+from agentkv.recordings import RecordedStep, Recording, RecordingFile
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.train.rows import (
     IGNORED,
+    EpisodeRow,
     Order,
     Row,
-    episode_row,
+    episode_rows,
     padded_length,
     split_held_out,
 )
@@ -99,11 +104,16 @@ def settings(**given: Any) -> TrainSettings:
     return TrainSettings(recordings=(Path("some.jsonl"),), **given)
 
 
+def only_row(recording: Recording, local: LocalModel) -> EpisodeRow:
+    (row,) = episode_rows(recording, local.template, settings(), most=4096).rows
+    return row
+
+
 @pytest.mark.parametrize("steps", [(CLICK, STOP), FREE])
 def test_a_row_is_what_an_agent_feeds(steps: tuple[RecordedStep, ...], local: LocalModel) -> None:
     is_free = local.template.thoughts == "free"
     recording = replace(EPISODE, steps=steps, thoughts="free" if steps is FREE else "named")
-    row = episode_row(recording, local.template, settings(), most=4096)
+    row = only_row(recording, local)
     conversation = local.with_cache("full", max_new_tokens=8).begin(recording.goal)
     stream = conversation._stream
     for step, free, named in zip(steps, FREE, (CLICK, STOP), strict=True):
@@ -114,12 +124,12 @@ def test_a_row_is_what_an_agent_feeds(steps: tuple[RecordedStep, ...], local: Lo
     fed = [*stream.opening]
     for turn in stream.turns:
         fed += [*turn.shown, *turn.reply]
-    assert row.ids == fed and not row.is_cut
+    assert row.ids == fed
 
 
 def test_only_replies_and_their_ends_are_learned(local: LocalModel) -> None:
     steps = (replace(CLICK, counts=False), STOP)
-    row = episode_row(replace(EPISODE, steps=steps), local.template, settings(), most=4096)
+    row = only_row(replace(EPISODE, steps=steps), local)
     ((start, stop),) = row.replies
     learned = [label for label in row.labels if label != IGNORED]
     assert learned == row.labels[start:stop] and row.num_counted == len(learned)
@@ -129,18 +139,63 @@ def test_only_replies_and_their_ends_are_learned(local: LocalModel) -> None:
     assert row.labels[start : stop - 1] == row.ids[start : stop - 1]
 
 
-def test_a_long_episode_ends_after_the_last_turn_that_fits(local: LocalModel) -> None:
-    whole = episode_row(
-        replace(EPISODE, steps=(CLICK, STOP)), local.template, settings(), most=4096
-    )
-    last = whole.replies[1][1]
+def learned(row: EpisodeRow, local: LocalModel) -> list[str]:
+    """Return the replies that a row teaches."""
+    return [local.template.decode(row.labels[start : stop - 1]) for start, stop in row.replies]
+
+
+def test_a_long_episode_becomes_rows_with_every_reply_learned_once(local: LocalModel) -> None:
+    pages = [replace(CLICK.page, title=f"Page number {number}") for number in range(6)]
+    recording = replace(EPISODE, steps=tuple(replace(CLICK, page=page) for page in pages))
+    whole = only_row(recording, local)
+    most = len(whole.ids) * 2 // 3
+    rows = episode_rows(recording, local.template, settings(), most=most).rows
+    assert len(rows) > 1 and all(len(row.ids) <= most for row in rows)
+    found = [reply for row in rows for reply in learned(row, local)]
+    assert found == learned(whole, local) and len(found) == 6
+    shown = [local.template.decode(row.ids) for row in rows]
+    seen = [[f"Page number {n}" in text for n in range(6)] for text in shown]
+    assert [sum(column) for column in zip(*seen, strict=True)] == [1] * 6
+    assert shown[-1].count("```click [3]```") == 6  # earlier replies stay without their pages
+    assert all("Which model?" in text for text in shown)
+
+
+def test_a_page_stays_if_a_later_reply_takes_its_text_from_there(local: LocalModel) -> None:
+    empty = replace(STOP.page, nodes=(STOP.page.nodes[0],), title="Another page")
+    steps = (CLICK, *(replace(CLICK, page=empty) for _ in range(5)), replace(STOP, page=empty))
+    recording = replace(EPISODE, steps=steps)
+    most = len(only_row(recording, local).ids) * 3 // 4
+    rows = episode_rows(recording, local.template, settings(), most=most).rows
+    assert len(rows) > 1
+    texts = [local.template.decode(row.ids) for row in rows]
+    holds = ["MODEL RN-563" in text.partition("Another page")[0] for text in texts]
+    assert holds == [True, *[False] * (len(rows) - 2), True]
+    rows = episode_rows(
+        replace(recording, goal="Which model? RN-563?"), local.template, settings(), most=most
+    ).rows
+    assert "MODEL RN-563" not in local.template.decode(rows[-1].ids).partition("Another page")[0]
+
+
+def test_a_reply_that_does_not_fit_into_a_row_is_left_out_and_counted(local: LocalModel) -> None:
     recording = replace(EPISODE, steps=(CLICK, STOP))
-    fits = episode_row(recording, local.template, settings(), most=last)
-    cut = episode_row(recording, local.template, settings(), most=last - 1)
-    none = episode_row(recording, local.template, settings(), most=64)
-    assert fits.replies == whole.replies and not fits.is_cut
-    assert cut.replies == whole.replies[:1] and cut.is_cut
-    assert none.replies == () and none.is_cut
+    found = episode_rows(recording, local.template, settings(), most=64)
+    assert found.rows == () and found.num_lost == 2
+    size = len(only_row(replace(EPISODE, steps=(CLICK,)), local).ids)
+    found = episode_rows(recording, local.template, settings(), most=size)
+    assert [len(row.replies) for row in found.rows] == [1] and found.num_lost == 1
+
+
+def test_the_first_page_of_a_later_row_is_whole_where_others_show_changes(
+    local: LocalModel,
+) -> None:
+    recording = replace(EPISODE, steps=(CLICK,) * 6)
+    given = settings(observations="changes")
+    (whole,) = episode_rows(recording, local.template, given, most=4096).rows
+    assert local.template.decode(whole.ids).count("MODEL RN-563") == 1
+    most = len(whole.ids) * 3 // 4
+    rows = episode_rows(recording, local.template, given, most=most).rows
+    assert len(rows) > 1
+    assert all(local.template.decode(row.ids).count("MODEL RN-563") == 1 for row in rows)
 
 
 def test_rows_have_few_lengths() -> None:
@@ -182,12 +237,59 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert (tmp_path / "two" / "log.jsonl").stat().st_size == size
 
 
+def test_the_rate_is_constant_until_the_last_three_tenths(
+    plain: Path, recordings: Path, tmp_path: Path
+) -> None:
+    more = ("--check-every", 1, "--rate", 0.01)
+    trained(plain, recordings, tmp_path, *more, "--steps", 5)
+    trained(plain, recordings, tmp_path, *more, "--steps", 10)  # goes on
+    rates = [line["rate"] for line in logged(tmp_path)]
+    assert rates[1:4] == [0.01] * 3 and rates[5] == 0
+    assert rates[6:8] == [0.01] * 2 and rates[10] == 0 < rates[9] < rates[8] < 0.01
+
+
+_STOPPED = """
+import sys, time
+from agentkv_tasks.train.clock import RunningClock
+with RunningClock(period=0.02) as clock:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(clock.seconds, flush=True)
+"""
+
+
+def test_the_time_that_a_process_is_stopped_is_no_time_of_training() -> None:
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        started = time.monotonic()
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        child.send_signal(signal.SIGCONT)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        seconds = float(child.stdout.readline())
+        ended = time.monotonic()
+    assert 0 <= seconds <= ended - began - 0.8
+    assert ended - started >= 1
+
+
 def test_a_training_by_the_clock_ends(plain: Path, recordings: Path, tmp_path: Path) -> None:
     arguments = ("--model", plain, "--recordings", recordings, "--to", tmp_path, "--device", "cpu")
     code, said = call(*arguments, "--minutes", 0.01, "--rows", 1, "--rank", 4)
     steps = [line["step"] for line in logged(tmp_path)]
     assert code == 0 and "step 0, held out" in said and steps[0] == 0 < steps[-1]
-    assert "adapter: " in said
+    assert logged(tmp_path)[0]["rate"] == pytest.approx(2e-5)  # it rises from there
+    assert "adapter: " in said and logged(tmp_path)[-1]["rate"] == 0
+    code, said = call(*arguments, "--minutes", 0.03, "--rows", 1, "--rank", 4)
+    log = logged(tmp_path)
+    assert code == 0 and f"{steps[-1]} steps are done; continuing" in said
+    assert (
+        log[-1]["step"] > steps[-1] and log[-1]["seconds"] >= 1.8 > log[len(steps) - 1]["seconds"]
+    )
 
 
 def test_an_interrupted_training_equals_one_in_a_go(

@@ -5,7 +5,6 @@ import hashlib
 import inspect
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from agentkv.models.adapter import base_file, quiet_peft
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
+from agentkv_tasks.train.clock import RunningClock
 from agentkv_tasks.train.curve import write_curve
 from agentkv_tasks.train.folder import LOG, TrainingFolder, log_line
 from agentkv_tasks.train.rows import (
@@ -27,7 +27,7 @@ from agentkv_tasks.train.rows import (
     Row,
     TrainError,
     batch,
-    episode_row,
+    episode_rows,
     in_batches,
     split_held_out,
     text_rows,
@@ -36,6 +36,9 @@ from agentkv_tasks.train.settings import TrainSettings
 
 WARM_UP = 0.05
 """Share of a training in which the rate rises (our choice)."""
+DECAY = 0.3
+"""Share of a training, its last part, in which the rate falls to 0 (our choice). Until then it is
+constant, so that a training that is given more time goes on at the same rate."""
 MOST_WORSE = 1.0
 """Nats by which the loss on held-out replies may rise above the lowest one so far (our choice); a
 training that does worse has diverged."""
@@ -55,7 +58,9 @@ class TrainProgress:
     tokens: int = 0
     """Ids of all rows so far, padding apart."""
     seconds: float = 0.0
-    """Time of all steps and measurements."""
+    """Time of all steps and measurements, without stops of the process."""
+    seconds_before: float = 0.0
+    """Part of it before the first step."""
     best_loss: float = math.inf
     """Lowest loss on held-out replies so far."""
     digest: str = ""
@@ -116,7 +121,8 @@ class Training:
         torch.manual_seed(settings.shuffle_seed)
         self.model: PeftModel = _with_adapter(local, settings.rank)
         self._network: Any = local.model
-        _checkpoint_activations(self._network)
+        if settings.recompute:
+            _checkpoint_activations(self._network)
         self._has_logits_to_keep = (
             "logits_to_keep" in inspect.signature(type(local.model).forward).parameters
         )
@@ -130,29 +136,33 @@ class Training:
         stored = self.folder.load(self.model, self._optimizer, digest)
         self.progress = TrainProgress(digest=digest) if stored is None else TrainProgress(**stored)
         self._losses: list[float] = []
+        self._clock = RunningClock()
 
     def _rows(
         self, recordings: Sequence[Recording], local: LocalModel, most: int, what: str
     ) -> list[EpisodeRow]:
-        found = [episode_row(each, local.template, self.settings, most=most) for each in recordings]
-        kept = [row for row in found if row.replies]
-        num_cut, num_left = sum(row.is_cut for row in kept), len(found) - len(kept)
-        if num_cut:
+        found = [
+            episode_rows(each, local.template, self.settings, most=most) for each in recordings
+        ]
+        num_parted = sum(len(each.rows) > 1 for each in found)
+        num_lost = sum(each.num_lost for each in found)
+        if num_parted:
             self.notes.append(
-                f"{num_cut} of {len(found)} recordings to {what} are longer than {most} tokens; "
-                "their last turns are left out"
+                f"{num_parted} of {len(found)} recordings to {what} are longer than {most} tokens "
+                "and become several rows"
             )
-        if not kept:
+        if num_lost:
+            self.notes.append(
+                f"{num_lost} replies to {what} are left out, because they and what they need do "
+                f"not fit into {most} tokens"
+            )
+        rows = [row for each in found for row in each.rows]
+        if not rows:
             raise TrainError(
                 f"none of the {len(found)} recordings to {what} has a turn within {most} tokens; "
                 "raise --row-tokens if the model has more positions, or lower --observation-tokens"
             )
-        if num_left:
-            self.notes.append(
-                f"{num_left} of {len(found)} recordings to {what} have no counted reply within "
-                f"{most} tokens and are left out"
-            )
-        return kept
+        return rows
 
     @property
     def done(self) -> float:
@@ -176,7 +186,7 @@ class Training:
         """
         log = self.folder.begin_log(after=self.progress.step)
         try:
-            with _stop_on_interrupt() as is_stopped:
+            with self._clock, _stop_on_interrupt() as is_stopped:
                 if self.progress.step == 0:
                     self._check(log, on_check)
                 while self.done < 1:
@@ -194,7 +204,7 @@ class Training:
 
     def _step(self) -> None:
         """Take one step. Raises Diverged before anything is changed."""
-        began = time.monotonic()
+        began = self._clock.seconds
         rows = self._order.step(self.progress.step)
         num_labels = sum(row.num_counted for row in rows)
         self._network.train()
@@ -214,12 +224,15 @@ class Training:
         self._optimizer.zero_grad()
         self.progress.step += 1
         self.progress.tokens += sum(len(row.ids) for row in rows)
-        self.progress.seconds += time.monotonic() - began
+        self.progress.seconds += self._clock.seconds - began
         self._losses.append(total)
 
     def _rate(self) -> float:
-        done = self.done
-        return self.settings.rate * min(1.0, (done + 1e-3) / WARM_UP, max(0.0, 1.0 - done))
+        done, before = self.done, 0.0
+        if self.settings.minutes is not None:  # a measurement warms nothing up
+            before = self.progress.seconds_before / (60 * self.settings.minutes)
+        falling = max(0.0, (1.0 - done) / DECAY)
+        return self.settings.rate * min(1.0, (done - before + 1e-3) / WARM_UP, falling)
 
     def _lost(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss of some rows, which labels were the likeliest ids (rows, columns),
@@ -254,12 +267,13 @@ class Training:
 
     def _check(self, log: Any, on_check: Callable[[Check], None]) -> None:
         """Measure and save. Raises Diverged, and saves nothing then."""
-        began = time.monotonic()
+        began = self._clock.seconds
         loss, num_exact, num_replies = self._measured(self._held)
         text = self._measured(self._held_texts)[0] if self._held_texts else None
         progress = self.progress
-        progress.seconds += time.monotonic() - began
+        progress.seconds += self._clock.seconds - began
         if progress.step == 0:
+            progress.seconds_before = progress.seconds
             if not math.isfinite(loss):
                 raise TrainError(
                     f"the loss of the untrained model is {loss:g}; its weights are damaged, or "

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from agentkv.dialog.prompt import Template
-from agentkv.dialog.reply import rewritten
+from agentkv.dialog.reply import find_sources, rewritten
 from agentkv.models.prompts import EpisodePrompt
 from agentkv.recordings import Recording
 from agentkv.settings import ActingSettings
-from agentkv_env.page import Page
 
 IGNORED = -100
 """Label of an id that nobody learns to predict, as torch's cross entropy has it."""
@@ -41,48 +40,145 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow(Row):
-    """A recorded episode."""
+    """A recorded episode, or a part of one."""
 
     replies: tuple[tuple[int, int], ...]
     """Start and stop of the labels of each reply that counts."""
-    is_cut: bool
-    """True if turns are left out at its end."""
 
 
-def episode_row(
+@dataclass(frozen=True, slots=True)
+class EpisodeRows:
+    """The rows of a recorded episode."""
+
+    rows: tuple[EpisodeRow, ...]
+    """Each has a reply that counts."""
+    num_lost: int
+    """Replies that count and are in no row, because they do not fit into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The ids of a turn, as an agent feeds them."""
+
+    shown: list[int]
+    """Those of the page, up to where the reply begins."""
+    blank: list[int]
+    """The same without the page."""
+    written: list[int]
+    """Those of the reply and of what closes it."""
+    counts: bool
+    sources: tuple[int, ...]
+    """Numbers of the earlier turns whose pages hold what the reply types or answers and neither the
+    goal nor the turn's own page does."""
+
+    @property
+    def size(self) -> int:
+        return len(self.shown) + len(self.written)
+
+    @property
+    def blank_size(self) -> int:
+        return len(self.blank) + len(self.written)
+
+
+def episode_rows(
     recording: Recording, template: Template, settings: ActingSettings, *, most: int
-) -> EpisodeRow:
+) -> EpisodeRows:
     """Return a recording as an agent feeds it: the opening, then pages and replies in turn.
 
-    The labels are the replies that count, each with the id that ends it. The episode ends after the
-    last turn that fits into `most` ids.
+    The labels are the replies that count, each with the id that ends it. An episode of more than
+    `most` ids becomes several rows, and each reply is learned in one of them. A row then begins
+    with the opening and the earlier replies without their pages, as after an eviction of pages. A
+    page stays if a reply of the row takes its text from there. The oldest replies are left out if
+    all of them take more than half of a row.
 
     Args:
         settings: those of observations count.
     """
     prompt = EpisodePrompt(template, settings, recording.goal, seed=0)
-    ids = prompt.opening(recording.goal)
-    labels, pages = [IGNORED] * len(ids), list[Page]()
-    replies: list[tuple[int, int]] = []
-    for step in recording.steps:
-        pages.append(step.page)
+    opening = prompt.opening(recording.goal)
+    turns = _turns(recording, template, prompt)
+    rows: list[EpisodeRow] = []
+    start = num_lost = 0
+    while start < len(turns):
+        stop = start
+        while stop < len(turns) and _size(opening, turns, start, stop + 1, most) <= most:
+            stop += 1
+        if stop > start:
+            row = _row(opening, turns, start, stop, most, template)
+            rows += [row] if row.replies else []
+        else:  # not even this turn fits
+            num_lost += turns[start].counts
+            stop += 1
+        start = stop
+        if settings.observations == "changes":  # from pages that the next row does not show
+            prompt.known = None
+            turns[start:] = _turns(recording, template, prompt, start)
+    return EpisodeRows(tuple(rows), num_lost)
+
+
+def _turns(
+    recording: Recording, template: Template, prompt: EpisodePrompt, first: int = 0
+) -> list[_Turn]:
+    turns: list[_Turn] = []
+    pages = [step.page for step in recording.steps]
+    for number, step in enumerate(recording.steps[first:], start=first):
         actions = prompt.further_actions(step.page)
         shown = prompt.turn(prompt.observation(step.page), step.note, actions=actions)
-        text = step.reply
-        if step.counts and recording.thoughts != template.thoughts:
-            text = rewritten(text, template.thoughts, goal=recording.goal, pages=pages)
-        written = template.reply(text)
-        num_text = len(written) - len(template.separator)
-        start = len(ids) + len(shown)
-        if start + num_text + 1 > most:
-            return EpisodeRow(ids, labels, tuple(replies), is_cut=True)
-        ids += [*shown, *written]
-        labels += [IGNORED] * (len(shown) + len(written))
+        text, sources, read = step.reply, tuple[int, ...](), pages[: number + 1]
         if step.counts:
-            stop = start + num_text
-            labels[start : stop + 1] = [*written[:num_text], _end_of(template)]
-            replies.append((start, stop + 1))
-    return EpisodeRow(ids, labels, tuple(replies), is_cut=False)
+            if recording.thoughts != template.thoughts:
+                text = rewritten(text, template.thoughts, goal=recording.goal, pages=read)
+            sources = find_sources(text, recording.goal, read)
+        blank = prompt.turn("", step.note)
+        turns.append(_Turn(shown, blank, template.reply(text), step.counts, sources))
+    return turns
+
+
+def _kept(turns: Sequence[_Turn], start: int, stop: int) -> set[int]:
+    """Return the numbers of the turns before `start` whose pages a row needs."""
+    return {source for turn in turns[start:stop] for source in turn.sources if source < start}
+
+
+def _first(opening: Sequence[int], turns: Sequence[_Turn], start: int, most: int) -> int:
+    """Return the number of the first turn before `start` whose reply is in a row."""
+    left, first = (most - len(opening)) // 2, start
+    while first and (left := left - turns[first - 1].blank_size) >= 0:
+        first -= 1
+    return first
+
+
+def _size(opening: Sequence[int], turns: Sequence[_Turn], start: int, stop: int, most: int) -> int:
+    """Return the number of ids of the row that learns the replies of some turns."""
+    first, kept = _first(opening, turns, start, most), _kept(turns, start, stop)
+    before = sum(turns[number].size for number in kept)
+    before += sum(turns[n].blank_size for n in range(first, start) if n not in kept)
+    return len(opening) + before + sum(turn.size for turn in turns[start:stop])
+
+
+def _row(
+    opening: Sequence[int],
+    turns: Sequence[_Turn],
+    start: int,
+    stop: int,
+    most: int,
+    template: Template,
+) -> EpisodeRow:
+    """Return the row that learns the replies of some turns."""
+    ids, labels = list(opening), [IGNORED] * len(opening)
+    replies: list[tuple[int, int]] = []
+    first, kept = _first(opening, turns, start, most), _kept(turns, start, stop)
+    for number in sorted({*kept, *range(first, stop)}):
+        turn = turns[number]
+        shown = turn.shown if number >= start or number in kept else turn.blank
+        begin = len(ids) + len(shown)
+        ids += [*shown, *turn.written]
+        labels += [IGNORED] * (len(shown) + len(turn.written))
+        if number >= start and turn.counts:
+            num_text = len(turn.written) - len(template.separator)
+            end = begin + num_text
+            labels[begin : end + 1] = [*turn.written[:num_text], _end_of(template)]
+            replies.append((begin, end + 1))
+    return EpisodeRow(ids, labels, tuple(replies))
 
 
 def _end_of(template: Template) -> int:

@@ -18,7 +18,9 @@ class TrainSettings(ActingSettings):
     same settings reads them.
     """
 
-    MAY_CHANGE: ClassVar = ("steps", "minutes", "to", "recordings", "replay", "threads")
+    MAY_CHANGE: ClassVar = (
+        *("steps", "minutes", "to", "recordings", "replay", "threads", "recompute"),
+    )
     """Settings with which a training can be continued although they differ. What recordings hold is
     compared otherwise."""
 
@@ -32,12 +34,12 @@ class TrainSettings(ActingSettings):
     minutes: float | None = Field(default=None, gt=0, le=1e6)
     """Minutes of training, those before an interruption included, in place of `steps`."""
     rows: int = Field(default=4, ge=1, le=LARGEST)
-    """Rows of a step; a row is an episode."""
+    """Rows of a step; a row is an episode, or a part of a long one."""
     row_tokens: int = Field(default=2048, ge=64, le=LARGEST)
-    """Maximum tokens of a row. An episode ends after the last turn that fits; memory grows with
-    it."""
+    """Maximum tokens of a row. A longer episode becomes several rows; memory grows with it."""
     rate: float = Field(default=1e-3, gt=0, le=1)
-    """Highest learning rate, reached after a twentieth of the training; it falls to 0."""
+    """Learning rate, reached after a twentieth of the training; it falls to 0 in the last three
+    tenths."""
     rank: int = Field(default=32, ge=1, le=4096)
     """Rank of the adapter's matrices, which are added to all linear layers but the last."""
     held_out: int | None = Field(default=None, ge=1, le=LARGEST)
@@ -51,6 +53,9 @@ class TrainSettings(ActingSettings):
     """Share of the rows that are text of `replay`."""
     shuffle_seed: int = Field(default=0, ge=0, le=LARGEST)
     """Seed of the first weights and of the order of the rows."""
+    recompute: bool = True
+    """Compute layers once more in the backward pass: slower by two fifths, with a fraction of the
+    memory."""
     threads: int | None = Field(default=None, ge=1, le=LARGEST)
     """Threads of torch."""
 

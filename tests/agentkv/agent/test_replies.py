@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from agentkv.dialog.prompt import PlainTemplate, Thoughts
-from agentkv.dialog.reply import notes_in, write_reply
+from agentkv.dialog.reply import find_sources, notes_in, write_reply
 from agentkv.models.find import NANO
 from agentkv.models.scripted import Solution, resolve
 from agentkv_env.actions import Action, extract, parse
@@ -35,6 +35,16 @@ def test_several_answers_are_quoted_one_by_one() -> None:
     pages = [a_page("Founded | 1220"), a_page("Mayor of Barmouth | Yaren", "10 or 1")]
     reply = resolve("stop [1220, Yaren]", a_page(), before=pages)
     assert reply.startswith("from Founded | 1220; Mayor of Barmouth | Yaren\n")
+
+
+def test_a_reply_names_the_earlier_pages_that_it_takes_its_text_from() -> None:
+    pages = [a_page("Founded | 1220"), a_page("Mayor | Yaren"), a_page("Mayor | Yaren"), a_page()]
+    assert find_sources("x\n```stop [1220, Yaren]```", "When?", pages) == (0, 2)
+    assert find_sources("x\n```type [7] [Yaren] [0]```", "Who?", pages) == (2,)
+    assert find_sources("x\n```type [7] [Yaren] [0]```", "Is it yaren?", pages) == ()
+    assert find_sources("x\n```type [7] [Yaren] [0]```", "Who?", pages[:3]) == ()  # on this page
+    assert find_sources("x\n```click [7]```", "Who?", pages) == ()
+    assert find_sources("x\n```stop [122]```", "When?", pages) == ()
 
 
 def test_part_of_a_word_or_number_is_not_quoted() -> None:

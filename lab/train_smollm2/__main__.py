@@ -1,0 +1,78 @@
+"""`python -m train_smollm2`: write the recordings, then train the adapter or continue to.
+
+python -m train_smollm2 --work FOLDER --minutes 60
+python -m train_smollm2 --work FOLDER --minutes 120               # goes on for another hour
+python -m train_smollm2 --work FOLDER --minutes 9 --device cuda --rows 16 --whole
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from agentkv.files import json_line
+from agentkv_tasks.train import command
+from agentkv_tasks.train.settings import TrainSettings
+from train_nano.record import RECORDINGS
+from train_smollm2.export import export
+from train_smollm2.recordings import TAKEN, recordings
+
+
+def write_recordings(path: Path, *, is_whole: bool) -> None:
+    """Write the recordings unless the file is there.
+
+    Args:
+        is_whole: take all of nano's recordings.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    taken = dict.fromkeys(TAKEN, 1.0) if is_whole else TAKEN
+    with partial.open("wb") as file:
+        for each in recordings(RECORDINGS, seed=0, taken=taken):
+            file.write(json_line(each.to_json()))
+    partial.replace(path)
+
+
+def settings(options: argparse.Namespace) -> TrainSettings:
+    """Return the settings of the training, which were chosen on two cores: see the README."""
+    return TrainSettings(
+        model="smollm2",
+        recordings=(options.work / "recordings.jsonl",),
+        to=options.work / "adapter",
+        minutes=options.minutes,
+        rows=options.rows,
+        row_tokens=3072,
+        dtype="bfloat16",
+        recompute=False,
+        held_out=5,
+        check_every=30,
+        device=options.device,
+        threads=options.threads,
+        replay=options.replay,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m train_smollm2", description="Train smollm2.")
+    parser.add_argument("--work", type=Path, default=Path("work/smollm2"))
+    to_do = parser.add_mutually_exclusive_group(required=True)
+    to_do.add_argument("--minutes", type=float, help="train for so many minutes in all")
+    to_do.add_argument("--export", type=Path, metavar="FOLDER", help="write the adapter there")
+    parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--replay", type=Path, help="text against forgetting")
+    parser.add_argument("--whole", action="store_true", help="take all of nano's recordings")
+    options = parser.parse_args()
+    if options.export:
+        size = export(options.work / "adapter", options.export)
+        print(f"{options.export}: {size / 1e6:.1f} MB")
+        return
+    write_recordings(options.work / "recordings.jsonl", is_whole=options.whole)
+    command.run(command.prepare(settings(options)), Console())
+
+
+if __name__ == "__main__":
+    main()

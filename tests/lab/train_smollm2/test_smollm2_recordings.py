@@ -1,0 +1,79 @@
+"""The recordings that smollm2 learns from: what is taken of nano's, and what never is."""
+
+import os
+import zlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from agentkv.files import json_line
+from agentkv.recordings import Recording, read_recordings
+from agentkv_env.sites.world import World
+from agentkv_tasks.miniwob.pages import SCORED
+from agentkv_tasks.suites import SUITES
+from train_nano.episode import RecordedEpisode, load
+from train_nano.record import RECORDINGS
+from train_nano.wording import is_polite_request
+from train_smollm2.recordings import held_out_pages, recordings
+
+NAMES = ("vwa75-1000000.jsonl.xz", "miniwob-1000000.jsonl.xz")
+ALL = {"vwa75": 1.0, "miniwob": 1.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    for name in NAMES:
+        os.link(RECORDINGS / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> list[Recording]:
+    return list(recordings(folder, seed=0, taken=ALL))
+
+
+def test_a_third_of_the_pages_of_miniwob_is_never_learned(found: list[Recording]) -> None:
+    pages = {name.removesuffix("-nodelay") for name in SCORED}
+    never = held_out_pages()
+    assert never < pages and len(never) == len(pages) // 3
+    highest = max(zlib.crc32(page.encode()) for page in never)
+    assert highest < min(zlib.crc32(page.encode()) for page in pages - never)
+    original = list(load(RECORDINGS / NAMES[1]))
+    numbers = [int(each.key.split("/")[1].split()[0]) for each in found if each.suite == "miniwob"]
+    played = {page_of(original[number]) for number in numbers}
+    assert played <= pages - never
+    assert {page_of(each) for each in original} - played <= never and len(played) > 30
+
+
+def page_of(episode: RecordedEpisode) -> str:
+    path = urlsplit(episode.turns[0].page.url).path
+    return path.rpartition("/")[2].removesuffix("-nodelay")
+
+
+def test_goals_are_in_many_words_and_none_is_a_polite_request(found: list[Recording]) -> None:
+    tasks = SUITES["vwa75"].tasks(World(1000000))
+    goals = {each.goal for each in found if each.suite == "vwa75"}
+    assert len(goals) > 60 and not any(is_polite_request(goal) for goal in goals)
+    assert len(goals - {task.intent for task in tasks}) > 50
+
+
+def test_replies_are_those_of_a_chat_model(found: list[Recording], tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b"".join(json_line(each.to_json()) for each in found))
+    assert list(read_recordings(path)) == found
+    assert {each.thoughts for each in found} == {"free"}
+    replies = [step.reply for each in found for step in each.steps]
+    assert all(reply.count("\n") == 1 and reply.endswith("```") for reply in replies)
+    assert not any(reply.startswith(("at ", "from ")) for reply in replies)
+
+
+def test_another_seed_draws_other_variants_of_other_recordings(folder: Path) -> None:
+    half = {"vwa75": 0.5}
+    one = list(recordings(folder, seed=0, taken=half))
+    again = list(recordings(folder, seed=0, taken=half))
+    other = list(recordings(folder, seed=1, taken=half))
+    assert one == again and 20 < len(one) < 55
+    numbers = [{each.key.partition(" ")[0] for each in some} for some in (one, other)]
+    assert numbers[0] != numbers[1]
