@@ -34,7 +34,7 @@ from agentkv_tasks.run.played_task import EpisodeEnd, begun, score_of
 from agentkv_tasks.settings import RunSettings
 from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task
-from agentkv_tasks.train.rows import IGNORED, episode_row
+from agentkv_tasks.train.rows import IGNORED, episode_rows
 from agentkv_tasks.train.settings import TrainSettings
 from tests.env.conftest import Pages
 
@@ -187,12 +187,13 @@ def test_the_rows_of_a_demonstration_learn_its_replies(
     ]
     template = PlainTemplate(Tokenizer.from_file(str(ROOT / "agentkv/models/nano/tokenizer.json")))
     settings = TrainSettings(recordings=(Path("mine.jsonl"),))
-    row = episode_row(recording, template, settings, most=1 << 16)
+    found = episode_rows(recording, template, settings, most=1 << 16)
+    (row,) = found.rows
     learned = [
         template.decode([label for label in row.labels[start : stop - 1] if label != IGNORED])
         for start, stop in row.replies
     ]
-    assert learned == [step.reply for step in recording.steps] and not row.is_cut
+    assert learned == [step.reply for step in recording.steps] and not found.num_lost
 
 
 @pytest.mark.parametrize("text", ["```", "a``` b", "x ```stop [1]```", "5 [1] [0]"])
