@@ -46,7 +46,7 @@ class LookRecord:
         self.read_nbytes = read_nbytes
         """Bytes read in cold tiers and their digests, over all layers and segments."""
         self.latest: Mapping[str, int] = {}
-        """What the latest look fetched; as `fetched`."""
+        """Entries that the latest look fetched, counted as in `fetched`."""
 
     def note(self, look: "Look", count: int) -> None:
         """Count what a look has come to.

@@ -120,7 +120,7 @@ class ReplyEnd:
     stop: str | None = None
     """The stop text that ended it."""
     saved: SavedFile | None = None
-    """What was saved of the session by name; None if nothing was to be."""
+    """The file to which the session was saved; None if the request named none."""
 
 
 @dataclass(frozen=True, slots=True)

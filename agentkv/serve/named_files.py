@@ -17,7 +17,7 @@ class NoSuchSession(ValueError):
 
 
 class NamedFolder:
-    """A folder with sessions that clients have named, each in a folder of its own.
+    """A folder for saved sessions. A client chooses each name, which is the name of a subfolder.
 
     Args:
         folder: holds them; it is made when the first one is saved.

@@ -38,7 +38,7 @@ class HeldStream:
     unread: tuple[int, ...]
     """Ids that follow and that the cache has not read."""
     notes: tuple[TokenNote, ...] = ()
-    """Of tokens of replies, unread ones too."""
+    """Notes of reply tokens, including unread ones."""
 
     @classmethod
     def of(cls, session: ServedSession, newest: int) -> "HeldStream":
@@ -69,8 +69,8 @@ class HeldStream:
         return cls(num_seen, ids[0, -newest:], hot, is_cold, spans, pins, unread, notes)
 
     def shown(self, template: MessageTemplate) -> dict[str, Any]:
-        """Return the text in runs of equal state, which end where a label or a pin does. A token
-        with a note is a run of its own.
+        """Return the text in runs of equal state, which end where a label or a pin does. Each token
+        with a note forms its own run.
 
         A character of several tokens belongs to the run in which it ends.
         """

@@ -184,18 +184,19 @@ class EntryTable(Addressed):
 
     def reserve(self) -> None:
         """Give every segment capacity for one more entry."""
-        wanted = [count + 1 for count in self.counts]
-        if not self._make_room(wanted):
-            capacities = [count + self._spare_of(count) for count in wanted]
-            self._lay_out([None] * self.num_segments, self.counts, capacities)
+        self._reserve([count + 1 for count in self.counts])
 
     def reserve_in(self, segment: int, count: int) -> None:
         """Give a segment capacity for `count` entries in all, and some more if it lacks it."""
-        counts = self.counts
-        wanted = [max(own, count) if i == segment else own for i, own in enumerate(counts)]
+        wanted = self.counts
+        wanted[segment] = max(wanted[segment], count)
+        self._reserve(wanted)
+
+    def _reserve(self, wanted: Sequence[int]) -> None:
+        """Give each segment capacity for `wanted` entries, with unused ones if one lacks it."""
         if not self._make_room(wanted):
             capacities = [count + self._spare_of(count) for count in wanted]
-            self._lay_out([None] * self.num_segments, counts, capacities)
+            self._lay_out([None] * self.num_segments, self.counts, capacities)
 
     def reserve_for(self, more: Sequence[int]) -> None:
         """Give each segment capacity for `more` entries and no others, until the next `trim`."""
@@ -299,7 +300,7 @@ class EntryTable(Addressed):
 
     @property
     def can_share(self) -> bool:
-        """Whether forks can share its entries: they are neither on a device nor in a folder."""
+        """Whether forks can share the entries, which lie neither on a device nor in a folder."""
         return self.tensors[0].device.type == "cpu" and self.memory.folder is None
 
     @property

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 PERIOD = 1.0
@@ -47,11 +46,6 @@ class RunningClock:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._ended.set()
         self._thread.join()
