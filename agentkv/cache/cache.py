@@ -49,6 +49,7 @@ from agentkv.cache.numbering import Numbering, is_bounded, why_limited
 from agentkv.cache.progress import ForwardGuard
 from agentkv.cache.recurrent import WHY_NOT_BACK, RecurrentLayer, misplaced_padding
 from agentkv.cache.refusals import require_policy
+from agentkv.cache.repair import Rehearsal
 from agentkv.cache.replacement import (
     INSTEAD,
     Tail,
@@ -573,10 +574,11 @@ class Cache(HookedCache):
     ) -> Tensor:
         """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate.
 
-        One forward reads up to `tokens_at_once` tokens, or one if each of them may look back (see
-        `reads_singly`), and the gate is applied after it. The chunks are cut in every layer: a
-        chunk is attended and the layer is evicted before the next one, so that a layer never holds
-        more than a chunk above its budget.
+        If the policy repairs, entries that the tokens would attend to come back first (see
+        `repair`), unless some are padding. One forward reads up to `tokens_at_once` tokens, or one
+        if each of them may look back (see `reads_singly`), and the gate is applied after it. The
+        chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
+        one, so that a layer never holds more than a chunk above its budget.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
@@ -590,10 +592,12 @@ class Cache(HookedCache):
             Misuse: a ValueError; the cache cannot take these tokens, another thread is feeding it,
                 or an earlier forward did not end. Nothing has changed.
         """
+        self.check_input(model.base_model, ids.shape[0], ids.shape[1])
+        if attention_mask is None:
+            self.repair(model, ids)
         step = self.tokens_at_once(ids.shape[1])
         if self.may_look_back and self.reads_singly(ids.shape[1]):
             step = 1
-        self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         logits: Tensor | None = None
         for start in range(0, ids.shape[1], step):
             piece = ids[:, start : start + step]
@@ -641,6 +645,40 @@ class Cache(HookedCache):
         recall = self.policy.recall
         is_short = isinstance(recall, LookBack) and num_tokens <= recall.short
         return is_short and any(self.evictor.num_cold)
+
+    @torch.no_grad()
+    def repair(self, model: PreTrainedModel, ids: Tensor) -> int:
+        """Bring back evicted entries that the tokens of a new input would attend to, if the policy
+        repairs; `feed` does so by itself.
+
+        The input goes through the model once, and nothing of it is stored. An input of one token,
+        a cache that has evicted nothing, and `may_look_back = False` leave the cache as it is.
+
+        Args:
+            ids: (B, n) token ids that the cache has not seen.
+
+        Returns:
+            The number of entries that came back, over all layers and sequences.
+
+        Raises:
+            Misuse: a ValueError; the cache cannot take these tokens. Nothing has changed.
+
+        Source: RepairKV (OpenReview LsrmZrp7tW); see `agentkv.cache.repair`.
+        """
+        recall = self.policy.recall
+        if not isinstance(recall, LookBack) or not recall.repair or not self.may_look_back:
+            return 0
+        if ids.shape[1] < 2 or not any(self.evictor.num_cold):
+            return 0
+        self.check_input(model.base_model, ids.shape[0], ids.shape[1])
+        rehearsal = Rehearsal(self.layers, self.evictor.spans, self.next_numbers)
+        model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: rehearsal})
+        with self.progress.changing():
+            grown = rehearsal.promote(recall.repair)
+            if grown:
+                self.evictor.shrink(grown)
+        self.looks.note_fetched(rehearsal.fetched, rehearsal.read_nbytes)
+        return rehearsal.fetched.total()
 
     @contextmanager
     def attending_in_chunks(self) -> Iterator[None]:

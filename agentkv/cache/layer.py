@@ -171,6 +171,13 @@ class CacheLayer(Addressed):
                 return known
         return Attention(scale, sinks, projection)
 
+    def sinks_of(self, segment: int, attention: Attention) -> Tensor | None:
+        """Return the sink logits of a segment's query heads; None for none."""
+        if attention.sinks is None:
+            return None
+        per = self.storage.layout.segments_per_sequence
+        return attention.sinks.view(per, -1)[segment % per]
+
     def unit(self, sequence: int) -> LayerUnit:
         """Return one sequence, to be shown to the policy."""
         assert self.attention is not None

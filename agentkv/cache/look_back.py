@@ -56,8 +56,12 @@ class LookRecord:
         """
         self.count += count
         self.latest = look.fetched
-        self.fetched += self.latest
-        self.read_nbytes += look.read_nbytes
+        self.note_fetched(look.fetched, look.read_nbytes)
+
+    def note_fetched(self, fetched: Counter[str], read_nbytes: int) -> None:
+        """Count entries that came back, and the bytes that were read to choose them."""
+        self.fetched += fetched
+        self.read_nbytes += read_nbytes
 
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
@@ -112,7 +116,7 @@ class Look:
     ) -> None:
         self._layers, self.sequences, self._recall = layers, sequences, recall
         self._num_q_heads, self._appends = num_q_heads, appends
-        self._fetched = {i: _Tally(spans.sequences[i].labelled) for i in sequences}
+        self._fetched = {i: Tally(spans.sequences[i].labelled) for i in sequences}
         self._by_layer: dict[CacheLayer, dict[int, list[DensePart]]] = {}
         """Entries that each segment of a layer has fetched, if later layers share its keys."""
         self.read_nbytes = 0
@@ -157,7 +161,7 @@ class Look:
                 segment,
                 queries[segment, None],
                 scale=attention.scale,
-                sinks=_sinks_of(layer, segment, attention),
+                sinks=layer.sinks_of(segment, attention),
                 others=fetched.get(segment, ()),
             )
             of_segments[segment] = done[0]
@@ -183,7 +187,7 @@ class Look:
         for segment in segments:
             sequence = segment // storage.layout.segments_per_sequence
             num_seen, q, scale = layer.fed[sequence], queries[segment, None], attention.scale
-            sinks = _sinks_of(layer, segment, attention)
+            sinks = layer.sinks_of(segment, attention)
             picks[segment] = cold.best(
                 segment,
                 q,
@@ -300,7 +304,7 @@ def query_similarities(layers: Sequence[CacheLayer]) -> list[float]:
     return similarities
 
 
-class _Tally:
+class Tally:
     """Counts positions of one sequence by the labelled span that holds them."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -326,11 +330,3 @@ class _Tally:
             if count:
                 found[label] += count
         return found
-
-
-def _sinks_of(layer: CacheLayer, segment: int, attention: Attention) -> Tensor | None:
-    """Return the sink logits of a segment's query heads; None for none."""
-    if attention.sinks is None:
-        return None
-    per = layer.storage.layout.segments_per_sequence
-    return attention.sinks.view(per, -1)[segment % per]

@@ -49,6 +49,8 @@ class Batch:
         """
         for generation in self._generations:
             generation.check_deadline()
+            if not generation.is_over:
+                self._begin(generation)
         for members in self._plan_forwards():
             try:
                 self._forward(members)
@@ -60,6 +62,12 @@ class Batch:
             generation for generation in self._generations if not generation.is_over
         ]
         return ended
+
+    def _begin(self, generation: Generation) -> None:
+        try:
+            generation.begin(self._model)
+        except Exception as error:  # contain it: other replies go on
+            generation.fail(error)
 
     def _plan_forwards(self) -> list[list[Generation]]:
         """Group the replies: those with one new token, which take a step of decoding together,

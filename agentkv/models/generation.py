@@ -4,6 +4,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from agentkv.cache.cache import Cache
 from agentkv.models.memory import as_out_of_memory
@@ -68,6 +71,7 @@ class Generation:
         """Per log-probability, the place of its id in `rule.ids`. An end token has the place after
         the last id, and the grammar forced the ids at all other places."""
         self.num_prompt_tokens = len(prompt)
+        self.has_begun = False
         self.error: Exception | None = None
         """The error that ended the reply early; None if there was none."""
         self.started_at = time.monotonic()
@@ -116,6 +120,20 @@ class Generation:
     def samples_next(self) -> bool:
         """True if a token must be sampled from the logits after `next_chunk`."""
         return len(self._chunks) == 1 and not self.rule.is_complete
+
+    def begin(self, model: Any) -> None:
+        """Let evicted entries come back that the prompt would attend to, before its first chunk is
+        read; does nothing later. See `Cache.repair`.
+
+        Args:
+            model: the transformers model that reads the prompt.
+        """
+        if self.has_begun:
+            return
+        self.has_begun = True
+        prompt = [id for chunk in self._chunks for id in chunk][: self.num_prompt_tokens]
+        self.cache.may_look_back = True
+        self.cache.repair(model, torch.tensor([prompt], device=model.device))
 
     def advance(self, sampled: int | None) -> None:
         """Move past `next_chunk`, which the model has read.

@@ -60,6 +60,9 @@ class LookBack:
     draw: float = 0.0
     """A block is fetched only if one of its entries would receive at least this share of attention
     from a query head."""
+    repair: int = 0
+    """Positions that come back before a new input is read, those that its tokens would attend to
+    most; 0: none. See `Cache.repair`."""
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -68,6 +71,12 @@ class LookBack:
         require_flag("promotes", self.promotes)
         require_count("short", self.short)
         require_share("draw", self.draw)
+        require_count("repair", self.repair)
+        if self.repair and not self.promotes:
+            raise PolicyError(
+                f"repair={self.repair} brings entries back to stay, and promotes=False says that "
+                "none do"
+            )
         # compiled looks read these
         known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
         require_one_of("format", self.format, known)

@@ -86,6 +86,13 @@ def lookback(
         ),
     ] = 64,
     draw: Draw = 0.0,
+    repair: Annotated[
+        int,
+        Help(
+            "Positions that come back before an input of several tokens is read, those that its "
+            "tokens would attend to most (RepairKV: 96; our choice: 0)."
+        ),
+    ] = 0,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -105,7 +112,7 @@ def lookback(
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
-    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw)
+    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw, repair)
     return replace(base, recall=recall)
 
 

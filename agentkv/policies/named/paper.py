@@ -16,6 +16,7 @@ from agentkv.policies.named.arkv import arkv
 from agentkv.policies.named.attention import h2o, scissorhands
 from agentkv.policies.named.conf_kv import conf_kv, conf_kv_int8, conf_kv_l
 from agentkv.policies.named.edie import edie, edie_tada
+from agentkv.policies.named.lookback import lookback
 from agentkv.policies.named.newest import streaming
 from agentkv.policies.named.snapkv import (
     ada_pyramidkv,
@@ -296,4 +297,24 @@ PAPER_BASE_QUANT = preset(
     name="base-quant",
     whole=True,
     dense=0.0,
+)
+
+# ---- RepairKV
+
+PAPER_REPAIRKV = preset(
+    lookback,
+    """`lookback` whose entries come back at turns alone.
+
+    No token looks back. Before an input is read, its tokens score what was evicted, and the best 96
+    positions take the places of the oldest entries. The paper evicts by SnapKV, once; eviction by
+    age at every step is our choice.
+
+    Source: RepairKV (OpenReview LsrmZrp7tW); bursts as in its public code.
+    """,
+    name="repairkv",
+    threshold=0.0,
+    short=0,
+    format="dense",
+    repair=96,
+    slack=0,
 )

@@ -118,6 +118,7 @@ class Looks:
                 "digests": recall.digests,
                 "short": recall.short,
                 "draw": recall.draw,
+                "repair": recall.repair,
             },
         )
 

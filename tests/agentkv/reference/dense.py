@@ -30,13 +30,13 @@ class Layer:
         self.before_attention: Callable[[Layer], None] | None = None
         """Called in a second pass once the new token is held, and before it attends."""
 
-    def rewind(self) -> None:
-        """Forget the newest token."""
-        self.num_seen -= 1
-        self.queries, self.keys = self.queries[:, :, :-1], self.keys[:, :-1]
-        self.values = self.values[:, :-1]
+    def rewind(self, count: int = 1) -> None:
+        """Forget the newest tokens."""
+        self.num_seen -= count
+        self.queries, self.keys = self.queries[:, :, :-count], self.keys[:, :-count]
+        self.values = self.values[:, :-count]
         for held in self.held:
-            held.remove(self.num_seen)
+            held[:] = [i for i in held if i < self.num_seen]
 
     def attend(
         self,
@@ -129,11 +129,16 @@ class Dense:
         out = self.model(torch.tensor([ids]), position_ids=places, use_cache=False)
         return out.logits[0, -1].numpy()
 
+    def rewind(self, count: int) -> None:
+        """Forget the newest tokens."""
+        self.num_seen -= count
+        for layer in self.layers:
+            layer.rewind(count)
+
     def again(self, id: int, before_attention: Callable[[Layer], None]) -> np.ndarray:
         """The logits (V,) of the newest token, taken in once more."""
-        self.num_seen -= 1
+        self.rewind(1)
         for layer in self.layers:
-            layer.rewind()
             layer.before_attention = before_attention
         logits = self.forward([id])
         for layer in self.layers:

@@ -47,6 +47,9 @@ class Policy:
         """The logits that count after a forward that ended with the token `id`."""
         return logits
 
+    def read_ahead(self, dense: Dense, ids: Sequence[int]) -> None:
+        """See an input of several tokens before the model reads it."""
+
     # ---- the only ways in which anything is ever chosen
 
     def best(self, layer: Layer, scores: dict, count: int) -> set:

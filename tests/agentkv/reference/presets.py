@@ -4,11 +4,12 @@ Equations are quoted by their numbers in the papers. Symbols are those of `loops
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from tests.agentkv.reference import loops
-from tests.agentkv.reference.dense import Layer
+from tests.agentkv.reference.dense import Dense, Layer
 from tests.agentkv.reference.formats import Int8Max
 
 
@@ -156,3 +157,57 @@ class ConfKVInt8(loops.ConfKVInt8):
 
 class ConfKVL(ConfKVInt8, loops.ConfKVL):
     pass
+
+
+class RepairKV(loops.Lookback):
+    """Before an input is read, its tokens score every cold token: the share of attention over hot
+    and cold ones, the largest of all queries, the mean over query heads and layers. The `count`
+    best come back with their neighbors, 2 before and 20 after (RepairKV and its code). They take
+    the places of the oldest (our choice)."""
+
+    def __init__(self, budget: int, count: int) -> None:
+        super().__init__(budget, threshold=0.0, blocks=1, block=1, sinks=4)
+        self.count = count
+        self.repaired: list[int] = []
+
+    def read_ahead(self, dense: Dense, ids: Sequence[int]) -> None:
+        if not any(self.cold.values()):
+            return
+        dense.forward(ids)
+        scores: dict[int, float] = {}
+        for layer in self.layers:
+            for i, score in self.scores(layer, len(ids)).items():
+                scores[i] = scores.get(i, 0.0) + score / len(self.layers)
+        dense.rewind(len(ids))
+        chosen: set[int] = set()
+        order = sorted(scores, key=lambda i: (-scores[i], i))
+        for i, after in zip(order, [*order[1:], order[-1]], strict=True):
+            if len(chosen) >= self.count:
+                break
+            for layer in self.layers:
+                self.close(layer, scores[i], scores[after])
+            for near in range(i - 2, i + 21):
+                if near in scores and len(chosen) < self.count:
+                    chosen.add(near)
+        for layer in self.layers:
+            fetched = sorted(chosen & self.cold[layer])
+            self.cold[layer].difference_update(fetched)
+            for held in layer.held:
+                held.extend(fetched)
+            self.repaired.append(len(fetched))
+        self.evict(1, None)
+
+    def scores(self, layer: Layer, num_new: int) -> dict[int, float]:
+        first, cold = layer.num_seen - num_new, sorted(self.cold[layer])
+        heads, group = layer.queries.shape[:2]
+        best = dict.fromkeys(cold, 0.0)
+        for h in range(heads):
+            seen = [i for i in layer.held[h] if i < first] + cold
+            for g in range(group):
+                shares = []
+                for j in range(first, layer.num_seen):
+                    odds = np.exp(layer.keys[h, seen] @ layer.queries[h, g, j] * layer.scaling)
+                    shares.append(odds[-len(cold) :] / odds.sum())
+                for i, share in zip(cold, np.max(shares, axis=0), strict=True):
+                    best[i] += float(share) / (heads * group)
+        return best

@@ -94,6 +94,10 @@ CASES = {
         "qwen3", lambda: presets.BaseQuant(76, window=32, kernel=5), **ARKV,
         went_all_ways=lambda policy: bool(policy.quantized),
     ),
+    "paper:repairkv": once(
+        lambda: presets.RepairKV(BUDGET, 30), parameters={"repair": 30},
+        went_all_ways=lambda policy: policy.repaired == [30, 30, 30],
+    ),
 }  # fmt: skip
 
 SWITCHES = {

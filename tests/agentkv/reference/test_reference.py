@@ -301,6 +301,13 @@ class Reference:
         self.margins = [min(of_layer) for of_layer in zip(*margins, strict=True)]
         return torch.from_numpy(logits)
 
+    def read_ahead(self, chunks: Forward) -> None:
+        """Show the policy the input of the next forward."""
+        ids = [id for chunk in chunks for id in chunk]
+        self.policy.margins = self.margins
+        if len(ids) > 1:
+            self.policy.read_ahead(self.dense, ids)
+
     def assert_held(self, kept: list[list[list[int]]], where: str) -> None:
         """Compare with the cache's, per layer and head; after a near tie, go on as the cache."""
         for number, layer in enumerate(self.policy.layers):
@@ -420,6 +427,8 @@ def follow(reference: Reference, watched: Watched, forwards: list[Forward]) -> N
         off = float((watched.logits[number] - logits).abs().max())
         assert off < CLOSE, f"{where}: logits are off by {off:.1e}"
         said = int(logits.argmax())
+        if number + 1 < len(forwards):
+            reference.read_ahead(forwards[number + 1])
         reference.assert_held(watched.held[number], where)
     assert reference.excused <= EXCUSED
     assert reference.case.went_all_ways(reference.policy), "this run shows less than it is to show"
