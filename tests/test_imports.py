@@ -75,7 +75,7 @@ FLOORS = {
     ),
     "agentkv_lab": (
         "at_once confidence edited forked gpu injection ocr picture reach rounding states",
-        "__main__",
+        "__main__ questions",
     ),
     "train_nano": (
         "attention optimizer passages tokenizer wording",

@@ -1,6 +1,7 @@
-"""The README's picture: tasks solved over the bytes of the cache, from committed rows."""
+"""Pictures of a quality over the bytes of the cache, from committed rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentkv_tasks.report.pool import read_runs
@@ -11,32 +12,71 @@ RUNS = tuple(RESULTS / f"world-{world}" for world in (11, 12, 13))
 
 _WIDTH, _HEIGHT = 760, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 40, 52
-_MOST_MIB, _MOST_SOLVED = 11, 150
 _RADIUS = 6
-_LABELS = {  # where the name of a policy stands: offsets in pixels, and the anchor
-    "full": (0, -14, "middle"),
-    "int8": (0, -14, "middle"),
-    "int4": (-2, -14, "middle"),
-    "lookback-int8": (12, 22, "middle"),
-    "conf-kv-l": (-12, -8, "end"),
-    "streaming-int8": (-16, 10, "end"),
-    "window": (12, 14, "start"),
-    "full last_pages=1": (12, -6, "start"),
-}
-_NAMES = {"full last_pages=1": "last page only"}
+_ABOVE = (0, -14, "middle")
 
 
-def draw(summaries: Sequence[Summary]) -> str:
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A policy in a chart."""
+
+    name: str
+    value: float
+    hot_bytes: float
+    all_bytes: float
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What a chart shows, and how far its axes reach."""
+
+    what: str
+    """Title of the values."""
+    bytes_of: str
+    """Title of the bytes, to which the meaning of the marks is added."""
+    most_value: float
+    value_step: float
+    most_mib: float
+    mib_step: float
+    labels: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    """Where the name of a policy stands beside its mark: offsets in pixels, and the anchor."""
+
+    def x(self, num_bytes: float) -> float:
+        return _LEFT + num_bytes / 2**20 / self.most_mib * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - value / self.most_value * (_HEIGHT - _TOP - _BOTTOM)
+
+
+SUCCESS = Axes(
+    what="tasks solved, of 225",
+    bytes_of="mean of the episodes' peaks",
+    most_value=150,
+    value_step=25,
+    most_mib=11,
+    mib_step=2,
+    labels={
+        "int4": (-2, -14, "middle"),
+        "lookback-int8": (12, 22, "middle"),
+        "conf-kv-l": (-12, -8, "end"),
+        "streaming-int8": (-16, 10, "end"),
+        "window": (12, 14, "start"),
+        "last page only": (12, -6, "start"),
+    },
+)
+
+
+def chart(marks: Sequence[Mark], axes: Axes) -> str:
     """Return an SVG with a mark for each policy.
 
     A full mark stands at all bytes of the cache, and a hollow one at the hot bytes where the policy
     keeps a cold tier.
     """
-    parts = [*_axes()]
-    for each in sorted(summaries, key=lambda each: -(each.cold_bytes or 0)):  # long lines first
-        assert each.hot_bytes is not None and each.all_bytes is not None
-        y, hot, both = _y(each.success.num_successes), _x(each.hot_bytes), _x(each.all_bytes)
-        color = "#c2410c" if each.policy.startswith("lookback") else "#1d4ed8"
+    parts = [*_axes(axes)]
+    for each in sorted(marks, key=lambda each: each.hot_bytes - each.all_bytes):  # long lines first
+        y, hot, both = axes.y(each.value), axes.x(each.hot_bytes), axes.x(each.all_bytes)
+        color = "#c2410c" if each.is_ours else "#1d4ed8"
         if both - hot > _RADIUS:
             parts.append(
                 f'<line x1="{hot:.1f}" y1="{y:.1f}" x2="{both:.1f}" y2="{y:.1f}" stroke="{color}" '
@@ -45,9 +85,8 @@ def draw(summaries: Sequence[Summary]) -> str:
                 f'stroke="{color}" stroke-width="2"/>'
             )
         parts.append(f'<circle cx="{both:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="{color}"/>')
-        dx, dy, anchor = _LABELS[each.policy.partition(",")[0]]
-        name = _NAMES.get(each.policy, each.policy.partition(",")[0])
-        parts.append(_text(both + dx, y + dy, name, anchor, fill=color))
+        dx, dy, anchor = axes.labels.get(each.name, _ABOVE)
+        parts.append(_text(both + dx, y + dy, each.name, anchor, fill=color))
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
@@ -56,37 +95,44 @@ def draw(summaries: Sequence[Summary]) -> str:
     )
 
 
-def _axes() -> list[str]:
+def _axes(axes: Axes) -> list[str]:
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = [_text(_LEFT, 22, "tasks solved, of 225", "start", fill="#374151")]
-    for solved in range(0, _MOST_SOLVED + 1, 25):
-        y = _y(solved)
+    parts = [_text(_LEFT, 22, axes.what, "start", fill="#374151")]
+    for value in _steps(axes.most_value, axes.value_step):
+        y = axes.y(value)
         parts.append(
             f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#e5e7eb"/>'
         )
-        parts.append(_text(_LEFT - 10, y + 5, str(solved), "end"))
-    for mib in range(0, _MOST_MIB + 1, 2):
-        parts.append(_text(_x(mib * 2**20), bottom + 20, str(mib), "middle"))
-    title = (
-        "MiB of the cache, mean of the episodes' peaks: ● all, ○ hot (what each token attends to)"
-    )
+        parts.append(_text(_LEFT - 10, y + 5, f"{value:g}", "end"))
+    for mib in _steps(axes.most_mib, axes.mib_step):
+        parts.append(_text(axes.x(mib * 2**20), bottom + 20, f"{mib:g}", "middle"))
+    title = f"MiB of the cache, {axes.bytes_of}: ● all, ○ hot (what each token attends to)"
     parts.append(_text((_LEFT + right) / 2, _HEIGHT - 10, title, "middle", fill="#374151"))
     return parts
 
 
-def _x(num_bytes: float) -> float:
-    return _LEFT + num_bytes / 2**20 / _MOST_MIB * (_WIDTH - _LEFT - _RIGHT)
-
-
-def _y(solved: float) -> float:
-    return _HEIGHT - _BOTTOM - solved / _MOST_SOLVED * (_HEIGHT - _TOP - _BOTTOM)
+def _steps(most: float, step: float) -> list[float]:
+    return [step * number for number in range(int(most / step) + 1)]
 
 
 def _text(x: float, y: float, text: str, anchor: str, *, fill: str = "#6b7280") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{text}</text>'
 
 
+def mark_of(summary: Summary) -> Mark:
+    """Return the mark of a policy's tasks."""
+    assert summary.hot_bytes is not None and summary.all_bytes is not None
+    name = summary.policy.partition(",")[0]
+    return Mark(
+        name="last page only" if summary.policy == "full last_pages=1" else name,
+        value=summary.success.num_successes,
+        hot_bytes=summary.hot_bytes,
+        all_bytes=summary.all_bytes,
+        is_ours=name.startswith("lookback"),
+    )
+
+
 def picture() -> str:
-    """Return the picture of the committed rows."""
+    """Return the README's picture: tasks solved over the bytes of the cache."""
     rows = [row for run in read_runs(RUNS).values() for row in run]
-    return draw(summarize(rows))
+    return chart([mark_of(each) for each in summarize(rows)], SUCCESS)

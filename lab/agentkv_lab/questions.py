@@ -1,0 +1,161 @@
+"""Pairs policies by the contexts of `agentkv bench ruler`, and draws their answers over bytes.
+
+    python -m agentkv_lab.questions ruler.jsonl --policy repair --length 2048
+    python -m agentkv_lab.questions ruler.jsonl --length 2048 --draw docs/answers.svg
+
+Only tasks that the full cache solves to 60 % count. The score of a context is the mean over its
+questions and modes; contexts are the clusters of the sign-flip test, and Holm's method corrects its
+p-values over all policies of a length.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from agentkv_lab.picture import Axes, Mark, chart
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.ruler.rows import RulerRow
+from agentkv_tasks.bench.ruler.table import deciding, mean_scores
+from agentkv_tasks.report.statistics import bootstrap_interval, holm, sign_flip_exact
+
+_PARTS = 2**10 * 3**3 * 5 * 7
+"""Scores are multiples of one part of it, so that the exact test can add them as integers."""
+
+LABELS: dict[str, tuple[int, int, str]] = {}
+"""Where names stand in the committed picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A policy beside the one that all are compared with, at one length."""
+
+    label: str
+    score: float
+    difference: float
+    """Score of the chosen policy minus that of this one, mean over contexts."""
+    interval: tuple[float, float]
+    num_contexts: int
+    won: int
+    """Contexts in which the chosen policy scores more."""
+    lost: int
+    p_value: float
+    """Of the sign-flip test, corrected."""
+
+
+def read(paths: Sequence[Path]) -> list[RulerRow]:
+    """Return the rows of files; raises BenchError for a file that holds something else."""
+    files = [RowFile(path, RulerRow, lambda row: row.place, fresh=False) for path in paths]
+    return [row for file in files for row in file.rows]
+
+
+def pairs(rows: Sequence[RulerRow], policy: str, length: int) -> list[Pair]:
+    """Compare a policy with every other one on the tasks that decide.
+
+    Raises:
+        ValueError: no task decides, or the rows lack the policy.
+    """
+    labels = list(dict.fromkeys(row.label for row in rows if row.length == length))
+    if not any(place[0] == length for place in deciding(rows)):
+        raise ValueError(f"at {length} tokens the full cache solves no task to 60 %")
+    if policy not in labels:
+        raise ValueError(f"{policy!r} has no rows at {length} tokens; those are {labels}")
+    own, found = mean_scores(rows, policy, length), []
+    for label in labels:
+        other = mean_scores(rows, label, length)
+        if label == policy or other.keys() != own.keys():
+            continue
+        differences = [own[place] - other[place] for place in own]
+        parts = [round(each * _PARTS) for each in differences]
+        found.append(
+            Pair(
+                label=label,
+                score=fmean(other.values()),
+                difference=fmean(differences),
+                interval=bootstrap_interval(differences),
+                num_contexts=len(differences),
+                won=sum(each > 0 for each in parts),
+                lost=sum(each < 0 for each in parts),
+                p_value=sign_flip_exact(parts),
+            )
+        )
+    corrected = holm([pair.p_value for pair in found])
+    return [replace(pair, p_value=p) for pair, p in zip(found, corrected, strict=True)]
+
+
+def table(found: Sequence[Pair], policy: str, length: int) -> Table:
+    """Return the comparisons as a table of 80 columns."""
+    shown = Table(
+        *("policy", "score", "points", "95 %", "contexts", "won/lost", "p"),
+        title=f"{policy} against each policy, {length} tokens",
+        caption="points: of the first policy more than this one. p: sign-flip test, Holm.",
+        box=None,
+    )
+    for pair in found:
+        low, high = (100 * end for end in pair.interval)
+        shown.add_row(
+            pair.label,
+            f"{100 * pair.score:.0f}",
+            f"{100 * pair.difference:+.1f}",
+            f"{low:+.1f} to {high:+.1f}",
+            str(pair.num_contexts),
+            f"{pair.won}/{pair.lost}",
+            f"{pair.p_value:.3f}",
+        )
+    return shown
+
+
+def marks(rows: Sequence[RulerRow], length: int) -> list[Mark]:
+    """Return the mark of every policy that answered at a length."""
+    found = []
+    for label in dict.fromkeys(row.label for row in rows if row.length == length):
+        own = [row for row in rows if (row.length, row.label) == (length, label)]
+        found.append(
+            Mark(
+                name=label,
+                value=100 * fmean(mean_scores(rows, label, length).values()),
+                hot_bytes=fmean(row.mean_bytes for row in own),
+                all_bytes=fmean(row.all_bytes for row in own),
+                is_ours=any(row.cold_bytes for row in own),
+            )
+        )
+    return found
+
+
+def axes_of(shown: Sequence[Mark], length: int) -> Axes:
+    """Return axes that hold some marks."""
+    most = max(mark.all_bytes for mark in shown) / 2**20
+    return Axes(
+        what=f"answers found, %, after contexts of {length:,} tokens",
+        bytes_of="mean over the tokens of replies",
+        most_value=100,
+        value_step=20,
+        most_mib=1.1 * most,
+        mib_step=10 if most > 25 else 5,
+        labels=LABELS,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m agentkv_lab.questions")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--policy", help="compare all others with it")
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--draw", type=Path, metavar="FILE.svg")
+    options = parser.parse_args()
+    rows = read(options.files)
+    if options.policy:
+        found = pairs(rows, options.policy, options.length)
+        Console(width=80).print(table(found, options.policy, options.length))
+    if options.draw:
+        shown = marks(rows, options.length)
+        drawn = chart(shown, axes_of(shown, options.length))
+        options.draw.write_text(drawn, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

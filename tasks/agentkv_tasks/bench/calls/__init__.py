@@ -1,0 +1,1 @@
+"""`agentkv bench calls`: the function calls of recorded conversations."""

@@ -1,0 +1,68 @@
+"""Policies are paired by contexts, and drawn over their bytes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentkv_lab import questions
+from agentkv_tasks.bench.ruler.rows import RulerRow
+
+NOTHING = {
+    "settings": {}, "versions": {}, "device": "a machine", "commit": "1", "parameters": {},
+    "model": "nano", "weights": "", "seed": 0, "source": "", "prompts_sha256": "", "expected": [],
+    "replies": [], "context_tokens": 0.0, "peak_bytes": 0, "cold_peak_bytes": 0, "index_bytes": 0.0,
+    "all_peak_bytes": 0, "look_share": 0.0, "reply_tokens": 1.0, "read_seconds": 0.0,
+    "reply_seconds": 0.0,
+}  # fmt: skip
+
+
+def row(label: str, task: str, scores: list[list[float]], *, hot: int = 1, cold: int = 0):
+    flat = [score for own in scores for score in own]
+    return RulerRow(
+        label=label, task=task, mode="requests", length=2048, num_samples=len(scores),
+        score=sum(flat) / len(flat), scores=scores, mean_bytes=hot * 2**20,
+        cold_bytes=cold * 2**20, all_bytes=(hot + cold) * 2**20, **NOTHING,
+    )  # fmt: skip
+
+
+ROWS = [
+    *(row("full", task, [[1.0, 1.0]] * 6, hot=40) for task in ("single", "multi-key")),
+    row("full", "variables", [[0.5]] * 6, hot=40),
+    *(row("ours", task, [[1.0, 1.0]] * 6, hot=10, cold=20) for task in ("single", "multi-key")),
+    row("ours", "variables", [[0.0]] * 6, hot=10, cold=20),
+    row("window", "single", [[0.0, 0.5]] * 6, hot=12),
+    row("window", "multi-key", [[0.0, 0.0]] * 5 + [[1.0, 1.0]], hot=12),
+    row("window", "variables", [[1.0]] * 6, hot=12),
+]
+
+
+def test_a_policy_is_paired_with_every_other_one_on_the_tasks_that_decide():
+    full, window = questions.pairs(ROWS, "ours", 2048)
+    assert (full.label, full.difference, full.won, full.lost, full.p_value) == ("full", 0, 0, 0, 1)
+    assert (window.label, window.won, window.lost, window.num_contexts) == ("window", 11, 0, 12)
+    assert window.difference == pytest.approx((6 * 0.75 + 5 * 1.0) / 12)
+    assert window.p_value == pytest.approx(2 * 2 / 2**11)  # of two tests; all signs agree
+
+
+def test_rows_that_decide_nothing_or_lack_the_policy_are_refused():
+    with pytest.raises(ValueError, match="at 4096 tokens the full cache solves no task"):
+        questions.pairs(ROWS, "ours", 4096)
+    with pytest.raises(ValueError, match="'theirs' has no rows at 2048 tokens"):
+        questions.pairs(ROWS, "theirs", 2048)
+
+
+def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys):
+    file, drawn = tmp_path / "rows.jsonl", tmp_path / "answers.svg"
+    file.write_text("".join(each.to_json() + "\n" for each in ROWS))
+    monkeypatch.setattr(
+        sys, "argv", ["questions", str(file), "--policy", "ours", "--draw", str(drawn)]
+    )
+    questions.main()
+    said = capsys.readouterr().out
+    assert "ours against each policy, 2048 tokens" in said and "+79.2" in said
+    assert max(map(len, said.splitlines())) <= 80
+    picture = drawn.read_text()
+    for name in ("full", "ours", "window"):
+        assert f">{name}</text>" in picture
+    assert picture.count('fill="#ffffff" stroke') == 1  # ours alone has cold entries
