@@ -574,8 +574,8 @@ class Cache(HookedCache):
     ) -> Tensor:
         """Feed new tokens, in chunks if `prefill` is "chunked", and apply the gate.
 
-        If the policy repairs, entries that the tokens would attend to come back first (see
-        `repair`), unless some are padding. One forward reads up to `tokens_at_once` tokens, or one
+        If the policy wants it, entries that the tokens would attend to come back first (see
+        `repairs`), unless some are padding. One forward reads up to `tokens_at_once` tokens, or one
         if each of them may look back (see `reads_singly`), and the gate is applied after it. The
         chunks are cut in every layer: a chunk is attended and the layer is evicted before the next
         one, so that a layer never holds more than a chunk above its budget.
@@ -593,7 +593,7 @@ class Cache(HookedCache):
                 or an earlier forward did not end. Nothing has changed.
         """
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
-        if attention_mask is None:
+        if attention_mask is None and self.may_look_back and self.repairs(ids.shape[1]):
             self.repair(model, ids)
         step = self.tokens_at_once(ids.shape[1])
         if self.may_look_back and self.reads_singly(ids.shape[1]):
@@ -641,18 +641,29 @@ class Cache(HookedCache):
 
     def reads_singly(self, num_tokens: int) -> bool:
         """Return whether the policy wants each token of a new input to be able to look back, and so
-        to be fed alone: the input is short, and something was evicted."""
+        to be fed alone: the input is short, something was evicted, and nothing of it comes back
+        before (see `repairs`)."""
+        return self._is_short(num_tokens) and not self.repairs(num_tokens)
+
+    def repairs(self, num_tokens: int) -> bool:
+        """Return whether the policy wants evicted entries to come back before a new input is read:
+        it is short and has several tokens, and something was evicted."""
+        recall = self.policy.recall
+        is_wanted = isinstance(recall, LookBack) and recall.repair > 0 and num_tokens > 1
+        return is_wanted and self._is_short(num_tokens)
+
+    def _is_short(self, num_tokens: int) -> bool:
         recall = self.policy.recall
         is_short = isinstance(recall, LookBack) and num_tokens <= recall.short
         return is_short and any(self.evictor.num_cold)
 
     @torch.no_grad()
     def repair(self, model: PreTrainedModel, ids: Tensor) -> int:
-        """Bring back evicted entries that the tokens of a new input would attend to, if the policy
-        repairs; `feed` does so by itself.
+        """Bring back evicted entries that the tokens of a new input would attend to.
 
-        The input goes through the model once, and nothing of it is stored. An input of one token,
-        a cache that has evicted nothing, and `may_look_back = False` leave the cache as it is.
+        `feed` does so by itself where the policy says so (see `repairs`). The input goes through
+        the model once, and nothing of it is stored. Of a policy without `repair`, and of a cache
+        that has evicted nothing, nothing comes back.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
@@ -666,9 +677,9 @@ class Cache(HookedCache):
         Source: RepairKV (OpenReview LsrmZrp7tW); see `agentkv.cache.repair`.
         """
         recall = self.policy.recall
-        if not isinstance(recall, LookBack) or not recall.repair or not self.may_look_back:
+        if not isinstance(recall, LookBack) or not recall.repair:
             return 0
-        if ids.shape[1] < 2 or not any(self.evictor.num_cold):
+        if not any(self.evictor.num_cold):
             return 0
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         rehearsal = Rehearsal(self.layers, self.evictor.spans, self.next_numbers)

@@ -123,7 +123,7 @@ class Generation:
 
     def begin(self, model: Any) -> None:
         """Let evicted entries come back that the prompt would attend to, before its first chunk is
-        read; does nothing later. See `Cache.repair`.
+        read, if the policy wants it; do nothing later. See `Cache.repairs`.
 
         Args:
             model: the transformers model that reads the prompt.
@@ -131,8 +131,9 @@ class Generation:
         if self.has_begun:
             return
         self.has_begun = True
+        if not self.cache.repairs(self.num_prompt_tokens):
+            return
         prompt = [id for chunk in self._chunks for id in chunk][: self.num_prompt_tokens]
-        self.cache.may_look_back = True
         self.cache.repair(model, torch.tensor([prompt], device=model.device))
 
     def advance(self, sampled: int | None) -> None:

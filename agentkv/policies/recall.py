@@ -55,13 +55,13 @@ class LookBack:
     """True: a look scans digests of the blocks, which bound the shares of their entries. It reads
     less, and is less sure to find the best blocks. False: it scans all cold keys."""
     short: int = 0
-    """Longest input whose tokens may all look back, and which `feed` therefore reads one token at a
-    time. Of a longer input, the last token alone may."""
+    """Longest input that is repaired or, without `repair`, whose tokens may all look back, so that
+    `feed` reads them one at a time. Of any other input, the last token alone may look back."""
     draw: float = 0.0
     """A block is fetched only if one of its entries would receive at least this share of attention
     from a query head."""
     repair: int = 0
-    """Positions that come back before a new input is read, those that its tokens would attend to
+    """Positions that come back before a short input is read, those that its tokens would attend to
     most; 0: none. See `Cache.repair`."""
     looks_back: ClassVar[bool] = True
 

@@ -81,16 +81,16 @@ def lookback(
     short: Annotated[
         int,
         Help(
-            "Longest input whose tokens may all look back, and are read one at a time (our "
-            "choice: 64)."
+            "Longest input that is repaired; without repair, all its tokens may look back, and are "
+            "read one at a time (our choice: 64)."
         ),
     ] = 64,
     draw: Draw = 0.0,
     repair: Annotated[
         int,
         Help(
-            "Positions that come back before an input of several tokens is read, those that its "
-            "tokens would attend to most (RepairKV: 96; our choice: 0)."
+            "Positions that come back before a short input is read, those that its tokens would "
+            "attend to most (RepairKV: 96; our choice: 0)."
         ),
     ] = 0,
     slack: Slack = BLOCK - 1,

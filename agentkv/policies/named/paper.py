@@ -313,7 +313,7 @@ PAPER_REPAIRKV = preset(
     """,
     name="repairkv",
     threshold=0.0,
-    short=0,
+    short=2**20,
     format="dense",
     repair=96,
     slack=0,

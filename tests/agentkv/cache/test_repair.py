@@ -20,7 +20,7 @@ from agentkv.policies.recall import LookBack, Unsure
 from tests.agentkv.cache.caches_in_use import assert_same, kept
 from tests.agentkv.cache.every_family import tiny
 
-NEVER = {"threshold": 0.0, "short": 0, "slack": 0}
+NEVER = {"threshold": 0.0, "short": 64, "slack": 0}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,9 @@ def test_a_passage_that_an_input_repeats_comes_back(nano_model):
     assert count == 40 * len(cache.cache_layers)
     back = set(kept(cache)[0][0]) - set(range(4)) - set(range(300, 400))
     assert len(back) == 40 and len(back & set(range(98, 145))) >= 30
-    assert {len(heads) for layer in kept(cache) for heads in layer} == {100}  # they took the places of others
+    assert {len(heads) for layer in kept(cache) for heads in layer} == {
+        100
+    }  # they took the places of others
     assert cache.fetched == {"": count} and cache.num_looks == 0 < cache.look_nbytes
 
 
@@ -99,6 +101,7 @@ def test_feed_repairs_before_it_reads_and_decoding_does_not(model_of, tokens):
     assert by_hand.repair(model, page) == 30 * len(by_hand.cache_layers)
     by_hand.may_look_back = False
     by_hand.feed(model, page)
+    assert cache.repairs(20) and not cache.reads_singly(20)
     cache.feed(model, page)
     assert_same(cache, by_hand)
     before = dict(cache.fetched)
@@ -138,12 +141,24 @@ def test_nothing_comes_back_where_looks_are_off_or_nothing_was_evicted(model_of,
     cache.feed(model, tokens(1, 30))
     assert cache.repair(model, tokens(1, 12)) == 0
     cache.feed(model, tokens(1, 60))
-    assert cache.repair(model, tokens(1, 1)) == 0
     cache.may_look_back = False
-    assert cache.repair(model, tokens(1, 12)) == 0 == sum(cache.fetched.values())
+    cache.feed(model, tokens(1, 12))
+    assert not cache.fetched
     plain = repairing(model, 0)
     plain.feed(model, tokens(1, 90))
     assert plain.repair(model, tokens(1, 12)) == 0
+
+
+def test_inputs_longer_than_short_and_single_tokens_are_read_as_they_are(model_of, tokens):
+    model = model_of("llama")
+    cache = repairing(model, short=12)
+    cache.feed(model, tokens(1, 90))
+    assert [n for n in range(1, 20) if cache.repairs(n)] == list(range(2, 13))
+    for length in (1, 13):
+        cache.feed(model, tokens(1, length, seed=length))
+        assert not cache.fetched
+    cache.feed(model, tokens(1, 12, seed=3))
+    assert cache.fetched
 
 
 def test_an_input_that_does_not_fit_the_cache_is_refused_before_anything_comes_back(
