@@ -107,13 +107,28 @@ def add_adapter(model: Any, folder: Path, *, merged: bool) -> Any:
     Raises:
         ModelError: the adapter does not fit the model's layers.
     """
+    wrapped = wrapped_in(model, folder, learns=False)
+    return wrapped.merge_and_unload() if merged else wrapped.get_base_model()
+
+
+def wrapped_in(model: Any, folder: Path, *, learns: bool) -> Any:
+    """Return peft's model around a transformers model with an adapter.
+
+    Args:
+        model: is changed.
+        folder: of the adapter, which `check_adapter` has checked.
+        learns: the adapter's matrices are in float32 and take gradients.
+
+    Raises:
+        ModelError: the adapter does not fit the model's layers.
+    """
     from peft import PeftModel, get_peft_model_state_dict  # seconds of imports
 
     try:
         with safe_open(folder / WEIGHTS, "pt") as file:
             stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
         with quiet_peft():
-            wrapped: Any = PeftModel.from_pretrained(model, str(folder))
+            wrapped = PeftModel.from_pretrained(model, str(folder), is_trainable=learns)
         own = {key: tuple(each.shape) for key, each in get_peft_model_state_dict(wrapped).items()}
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
@@ -121,7 +136,7 @@ def add_adapter(model: Any, folder: Path, *, merged: bool) -> Any:
         raise _unfit(folder, " ".join(str(error).split())[:200]) from error
     if own != stored:
         raise _unfit(folder, _difference(stored, own))
-    return wrapped.merge_and_unload() if merged else wrapped.get_base_model()
+    return wrapped
 
 
 @contextlib.contextmanager

@@ -382,6 +382,37 @@ def test_what_cannot_be_trained_is_refused_in_a_line(
     assert "holds another training (" in said and "rank was 4, now 8" in said
 
 
+def test_a_training_begins_with_another_adapter(
+    plain: Path, recordings: Path, adapter: Path, tmp_path: Path
+) -> None:
+    before = logged(adapter)
+    said = trained(plain, recordings, tmp_path / "more", "--start", adapter)
+    first = logged(tmp_path / "more")[0]
+    assert first["step"] == 0 and "continuing" not in said
+    assert first["held_loss"] == pytest.approx(before[-1]["held_loss"], abs=1e-4)
+    assert first["held_loss"] < before[0]["held_loss"] - 0.1
+    assert "4 steps are done" in trained(plain, recordings, tmp_path / "more", "--start", adapter)
+
+
+def test_an_adapter_to_begin_with_has_to_fit(
+    plain: Path, recordings: Path, adapter: Path, tmp_path: Path
+) -> None:
+    def refused(model: Path, start: Path, *more: object, to: Path = tmp_path / "to") -> str:
+        given = ("--model", model, "--recordings", recordings, "--to", to, "--device", "cpu")
+        code, said = call(*given, "--start", start, *more)
+        assert code == 2 and said.startswith("agentkv: "), said
+        return said
+
+    assert "has rank 4; give --rank 4" in refused(plain, adapter)
+    assert "adapter_config.json and" in refused(plain, tmp_path)
+    assert "start and to are both" in refused(plain, adapter, to=adapter)
+    other = changed(save_model(tmp_path / "other", is_chat=False), "lm_head.weight", 2)
+    assert "give the model that it was trained on" in refused(other, adapter)
+    trained(plain, recordings, tmp_path / "new")
+    said = refused(plain, adapter, *("--rank", 4, "--rows", 2), to=tmp_path / "new")
+    assert "holds another training (" in said and "start was None" in said
+
+
 def logits(local: LocalModel, policy: str, **options: Any) -> torch.Tensor:
     ids = torch.randint(5, 3000, (1, 90), generator=torch.Generator().manual_seed(1))
     cache = Cache.for_model(local.model, policy=policy, dtype="float32", **options)

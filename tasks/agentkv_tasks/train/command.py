@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agentkv.build import check_language_model, load_run_model
 from agentkv.files import require_folder
-from agentkv.models.adapter import require_peft
+from agentkv.models.adapter import check_adapter, require_peft
 from agentkv.recordings import Recording, RecordingError, read_recordings
 from agentkv.status_line import StatusLine
 from agentkv_tasks.train.settings import TrainSettings
@@ -30,13 +30,16 @@ def prepare(settings: TrainSettings) -> Prepared:
     """Check the settings, and read the recordings.
 
     Raises:
-        ModelError: a ValueError; there is no such model, or peft is missing.
+        ModelError: a ValueError; there is no such model, peft is missing, or the adapter to begin
+            with is not there or belongs to another model.
         RecordingError: a ValueError; a file cannot be read or trained on, or two files hold the
             same episode.
         OutputPathError: a ValueError; the folder cannot be written to.
     """
     require_peft()
     check_language_model(settings)
+    if settings.start is not None:
+        check_adapter(settings.start, settings.model)
     found: dict[str, Recording] = {}
     for path in settings.recordings:
         for recording in read_recordings(path):

@@ -7,6 +7,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from agentkv.models.adapter import base_file, quiet_peft
+from agentkv.models.adapter import base_file, quiet_peft, wrapped_in
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
 from agentkv_tasks.train.clock import RunningClock
@@ -119,7 +120,7 @@ class Training:
         about_base = base_file(local.name)
         self.folder = TrainingFolder(settings.to, about_base=about_base, deciding=settings.deciding)
         torch.manual_seed(settings.shuffle_seed)
-        self.model: PeftModel = _with_adapter(local, settings.rank)
+        self.model: PeftModel = _with_adapter(local, settings.rank, settings.start)
         self._network: Any = local.model
         if settings.recompute:
             _checkpoint_activations(self._network)
@@ -310,8 +311,19 @@ class Training:
         )
 
 
-def _with_adapter(local: LocalModel, rank: int) -> PeftModel:
-    """Give the layers of a model an adapter that changes nothing yet."""
+def _with_adapter(local: LocalModel, rank: int, start: Path | None) -> PeftModel:
+    """Give the layers of a model an adapter: the one of a folder, or one that changes nothing yet.
+
+    Raises:
+        TrainError: the adapter of the folder has another rank.
+        ModelError: it does not fit the model's layers.
+    """
+    if start is not None:
+        begun: PeftModel = wrapped_in(local.model, start.expanduser(), learns=True)
+        found = begun.peft_config["default"]
+        if found.r != rank:
+            raise TrainError(f"--start {start} has rank {found.r}; give --rank {found.r}")
+        return begun
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=rank,

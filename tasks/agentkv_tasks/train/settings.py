@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from agentkv.models.adapter import adapter_digest
 from agentkv.settings import LARGEST, ActingSettings
 
 DEFAULT_STEPS = 200
@@ -29,6 +30,8 @@ class TrainSettings(ActingSettings):
     to: Path = Path("adapter")
     """Folder of the adapter, its checkpoint and its log. A training that was stopped there goes
     on."""
+    start: Path | None = None
+    """Adapter of the same model whose weights the training begins with, in place of random ones."""
     steps: int | None = Field(default=None, ge=1, le=LARGEST)
     """Number of steps. The default is 200 unless `minutes` is given."""
     minutes: float | None = Field(default=None, gt=0, le=1e6)
@@ -69,6 +72,15 @@ class TrainSettings(ActingSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _start_stays(self) -> Self:
+        if self.start is not None and self.start.resolve() == self.to.resolve():
+            raise ValueError(
+                f"start and to are both {self.to}; a training goes on in its folder without start, "
+                "and another one needs a folder of its own"
+            )
+        return self
+
     @property
     def num_steps(self) -> int | None:
         """Number of steps; None for a training by the clock."""
@@ -79,4 +91,7 @@ class TrainSettings(ActingSettings):
         """The settings that must not change when a training goes on."""
         names = {"model", "device", "dtype", "observation_tokens", "observations"}
         own = {name for name in TrainSettings.__annotations__ if name in TrainSettings.model_fields}
-        return self.model_dump(mode="json", include=(own | names) - {*self.MAY_CHANGE})
+        found = self.model_dump(mode="json", include=(own | names) - {*self.MAY_CHANGE})
+        del found["start"]
+        # trainings of before the setting was there go on
+        return found if self.start is None else found | {"start": adapter_digest(self.start)}
