@@ -320,7 +320,7 @@ def _with_adapter(local: LocalModel, rank: int, start: Path | None) -> PeftModel
     """
     if start is not None:
         begun: PeftModel = wrapped_in(local.model, start.expanduser(), learns=True)
-        found = begun.peft_config["default"]
+        found: Any = begun.peft_config["default"]
         if found.r != rank:
             raise TrainError(f"--start {start} has rank {found.r}; give --rank {found.r}")
         return begun
