@@ -350,7 +350,8 @@ def plan_cache(
         acted_on = [layouts[i] for i in geometry.policy_layers]
         colds = (cold_layout_for(layout, fitted.recall.format) for layout in acted_on)
         cold = (num_tokens - held) * sum(map(_entry_nbytes, colds))
-        num_fetched = min(fitted.recall.blocks * fitted.recall.block, num_tokens - held)
+        most = max(fitted.recall.blocks * fitted.recall.block, fitted.recall.repair)
+        num_fetched = min(most, num_tokens - held)
     # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is
     # copied: the keys or the values of one layer.
     num_dense = max(min(chunk, num_tokens), num_fetched)

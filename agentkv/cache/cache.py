@@ -662,14 +662,16 @@ class Cache(HookedCache):
         """Bring back evicted entries that the tokens of a new input would attend to.
 
         `feed` does so by itself where the policy says so (see `repairs`). The input goes through
-        the model once, and nothing of it is stored. Of a policy without `repair`, and of a cache
-        that has evicted nothing, nothing comes back.
+        the model once, and nothing of it is stored. What comes back takes at most half of a layer's
+        entries (our choice), and is the youngest; a policy that ranks by attention may evict it
+        again at once. Of a policy without `repair`, and of a cache that has evicted nothing,
+        nothing comes back.
 
         Args:
             ids: (B, n) token ids that the cache has not seen.
 
         Returns:
-            The number of entries that came back, over all layers and sequences.
+            The number of entries that came back and stay, over all layers and sequences.
 
         Raises:
             Misuse: a ValueError; the cache cannot take these tokens. Nothing has changed.
@@ -683,13 +685,20 @@ class Cache(HookedCache):
             return 0
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         rehearsal = Rehearsal(self.layers, self.evictor.spans, self.next_numbers)
-        model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: rehearsal})
-        with self.progress.changing():
+        self.progress.begin()
+        try:
+            model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: rehearsal})
+            self.progress.has_changed = True
             grown = rehearsal.promote(recall.repair)
             if grown:
                 self.evictor.shrink(grown)
-        self.looks.note_fetched(rehearsal.fetched, rehearsal.read_nbytes)
-        return rehearsal.fetched.total()
+        except BaseException:
+            self.progress.leave()
+            raise
+        self.progress.end()
+        fetched = rehearsal.fetched()
+        self.looks.note_fetched(fetched, rehearsal.read_nbytes)
+        return fetched.total()
 
     @contextmanager
     def attending_in_chunks(self) -> Iterator[None]:
@@ -873,12 +882,13 @@ class Cache(HookedCache):
 
     @property
     def look_nbytes(self) -> int:
-        """Bytes that looks have read: keys or digests to choose by, and the entries fetched."""
+        """Bytes that looks and repairs have read: keys or digests to choose by, and the entries
+        fetched."""
         return self.looks.read_nbytes
 
     @property
     def fetched(self) -> Mapping[str, int]:
-        """Entries that looks have fetched, by the label of their tokens.
+        """Entries that looks and repairs have fetched, by the label of their tokens.
 
         They are counted over all layers and sequences, and over heads that keep their own entries.
         The empty label stands for tokens without one.
@@ -1276,6 +1286,7 @@ class Cache(HookedCache):
         self.token_ids.forget(count)
         self._newest = self._new_confidences = None
         self._num_waiting = max(0, self._num_waiting - count)
+        self.num_new = min(self.num_new, self.seen)
         alarms, fed = self.looks.alarms, self.evictor.fed
         for i, num_seen in enumerate(fed if alarms else ()):
             alarm = alarms[i]

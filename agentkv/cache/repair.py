@@ -79,8 +79,8 @@ class Rehearsal(HookedCache):
         self._fed = list(self._layers[0].fed)
         self.scores = [torch.zeros(count) for count in self._fed]
         """Per sequence, the score of each token that was fed."""
-        self.fetched = Counter[str]()
-        """Entries that `promote` brought back, over all layers and segments, by label."""
+        self._promoted: list[tuple[CacheLayer, int, Tensor]] = []
+        """Layer, segment and positions of what `promote` has brought back."""
         self.read_nbytes = 0
         """Bytes read in cold tiers, over all layers and segments."""
 
@@ -100,16 +100,17 @@ class Rehearsal(HookedCache):
         scale: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Attend with all new tokens, (B, Q, H * G, D), and score the cold entries."""
+        """Attend with new tokens, (B, Q, H * G, D), and score the cold entries."""
         layer = self._layers[handle.layer_idx]
         attention = layer.attention_of(module, scale, sinks)
         is_new, handle.is_stored = not handle.is_stored, True
         storage, output = layer.storage, query.new_zeros(query.shape)
         queries, of_segments = by_segment(storage, query), by_segment(storage, output)
+        num_new, num_q = handle.keys.shape[2], query.shape[2]
         for segment in range(storage.num_segments):
             sequence = segment // storage.layout.segments_per_sequence
             start, own = self._fed[sequence], queries[segment, None]
-            places = torch.arange(start, start + query.shape[2], device=query.device)[None]
+            places = torch.arange(start, start + num_new, device=query.device)[None]
             keys, values = (
                 of_segment(storage, x, segment)[None] for x in (handle.keys, handle.values)
             )
@@ -117,7 +118,9 @@ class Rehearsal(HookedCache):
                 own,
                 [*storage.parts(segment), DensePart(keys, values, places)],
                 scale=scale,
-                q_positions=places,
+                q_positions=places[
+                    :, num_new - num_q :
+                ],  # layers that share keys may ask for fewer
                 window=layer.shape.window,
                 sinks=layer.sinks_of(segment, attention),
             ).output[0]
@@ -157,10 +160,13 @@ class Rehearsal(HookedCache):
             shares = shares.view(q.shape[1], some.shape[2], -1)
             best = torch.maximum(best, shares.amax(dim=1))
         self.scores[sequence].index_add_(0, positions, best.sum(dim=0))
-        self.read_nbytes += layer.cold.scan_nbytes(segment)
+        self.read_nbytes += layer.cold.keys_nbytes(segment)
 
     def promote(self, count: int) -> list[CacheLayer]:
         """Bring back the best positions of each sequence, in every layer where they are cold.
+
+        They are at most half of what the policy keeps of the sequence, in the layer where it keeps
+        least, so that the newest entries stay (our choice).
 
         Args:
             count: most positions of a sequence.
@@ -168,8 +174,10 @@ class Rehearsal(HookedCache):
         Returns:
             The layers that may now hold more than the policy allows.
         """
-        wanted = [self._best(sequence, count) for sequence in range(len(self._fed))]
-        tallies = [Tally(own.labelled) for own in self._spans.sequences]
+        wanted = [
+            self._best(sequence, min(count, self._room(sequence)))
+            for sequence in range(len(self._fed))
+        ]
         grown = []
         for layer in self._layers:
             if layer.cold is None:
@@ -182,14 +190,31 @@ class Rehearsal(HookedCache):
                 is_wanted[_hidden(layer, segment, positions, self._fed[sequence])] = False
                 pick = is_wanted.nonzero().squeeze(1)
                 picks.append(pick[positions[pick].argsort()])
-                tallies[sequence].add(positions[pick])
                 self.read_nbytes += pick.shape[0] * layer.cold.entry_nbytes
+                self._promoted.append((layer, segment, positions[pick]))
             if any(pick.shape[0] for pick in picks):
                 layer.cold.promote(layer.storage, picks)
                 grown.append(layer)
-        for tally in tallies:
-            self.fetched += tally.by_label
         return grown
+
+    def fetched(self) -> Counter[str]:
+        """Count the promoted entries that are hot, over all layers and segments, by the label of
+        their tokens. A policy that ranks by attention may have evicted some of them again."""
+        tallies = [Tally(own.labelled) for own in self._spans.sequences]
+        for layer, segment, positions in self._promoted:
+            hot = layer.storage.positions(segment).to(_HOST, torch.int64)
+            sequence = segment // layer.storage.layout.segments_per_sequence
+            tallies[sequence].add(positions[torch.isin(positions, hot)])
+        return sum((tally.by_label for tally in tallies), Counter[str]())
+
+    def _room(self, sequence: int) -> int:
+        held = [
+            layer.storage.counts[segment]
+            for layer in self._layers
+            if layer.cold is not None
+            for segment in layer.storage.segments(sequence)
+        ]
+        return min(held, default=0) // 2
 
     def _best(self, sequence: int, count: int) -> Tensor:
         available = torch.zeros(self._fed[sequence], dtype=torch.bool)

@@ -49,8 +49,7 @@ class Batch:
         """
         for generation in self._generations:
             generation.check_deadline()
-            if not generation.is_over:
-                self._begin(generation)
+        self._begin_new()
         for members in self._plan_forwards():
             try:
                 self._forward(members)
@@ -63,11 +62,21 @@ class Batch:
         ]
         return ended
 
-    def _begin(self, generation: Generation) -> None:
-        try:
-            generation.begin(self._model)
-        except Exception as error:  # contain it: other replies go on
-            generation.fail(error)
+    def _begin_new(self) -> None:
+        """Begin new replies. One with a long input to repair begins alone, as long chunks are read:
+        the others wait for the next step."""
+        has_long = False
+        for generation in self._generations:
+            if generation.has_begun or generation.is_over:
+                continue
+            is_long = generation.repairs and generation.num_prompt_tokens > LONG_CHUNK
+            if is_long and has_long:
+                continue
+            has_long = has_long or is_long
+            try:
+                generation.begin(self._model)
+            except Exception as error:  # contain it: other replies go on
+                generation.fail(error)
 
     def _plan_forwards(self) -> list[list[Generation]]:
         """Group the replies: those with one new token, which take a step of decoding together,
@@ -77,7 +86,8 @@ class Batch:
         forwards = [single, several]
         has_long = False
         for generation in self._generations:
-            num_tokens = 0 if generation.is_over else len(generation.next_chunk)
+            is_ready = generation.has_begun and not generation.is_over
+            num_tokens = len(generation.next_chunk) if is_ready else 0
             if not num_tokens or (num_tokens > LONG_CHUNK and has_long):
                 continue
             has_long = has_long or num_tokens > LONG_CHUNK

@@ -72,6 +72,7 @@ class Generation:
         the last id, and the grammar forced the ids at all other places."""
         self.num_prompt_tokens = len(prompt)
         self.has_begun = False
+        """True once `begin` was called; the prompt may then be read."""
         self.error: Exception | None = None
         """The error that ended the reply early; None if there was none."""
         self.started_at = time.monotonic()
@@ -121,6 +122,11 @@ class Generation:
         """True if a token must be sampled from the logits after `next_chunk`."""
         return len(self._chunks) == 1 and not self.rule.is_complete
 
+    @property
+    def repairs(self) -> bool:
+        """True if evicted entries come back before the prompt is read; see `Cache.repairs`."""
+        return self.cache.repairs(self.num_prompt_tokens)
+
     def begin(self, model: Any) -> None:
         """Let evicted entries come back that the prompt would attend to, before its first chunk is
         read, if the policy wants it; do nothing later. See `Cache.repairs`.
@@ -131,7 +137,7 @@ class Generation:
         if self.has_begun:
             return
         self.has_begun = True
-        if not self.cache.repairs(self.num_prompt_tokens):
+        if not self.repairs:
             return
         prompt = [id for chunk in self._chunks for id in chunk][: self.num_prompt_tokens]
         self.cache.repair(model, torch.tensor([prompt], device=model.device))

@@ -48,16 +48,30 @@ class Pair:
 
 
 def read(paths: Sequence[Path]) -> list[RulerRow]:
-    """Return the rows of files; raises BenchError for a file that holds something else."""
+    """Return the rows of files.
+
+    Raises:
+        BenchError: a file holds something else.
+        ValueError: rows of one task and length have other contexts or another model.
+    """
     files = [RowFile(path, RulerRow, lambda row: row.place, fresh=False) for path in paths]
-    return [row for file in files for row in file.rows]
+    rows = [row for file in files for row in file.rows]
+    known: dict[tuple[int, str], tuple[str, ...]] = {}
+    for row in rows:
+        own = (row.prompts_sha256, row.model, row.weights)
+        if known.setdefault((row.length, row.task), own) != own:
+            raise ValueError(
+                f"rows of {row.task} at {row.length} tokens have other contexts or another model, "
+                "so that they cannot be paired"
+            )
+    return rows
 
 
 def pairs(rows: Sequence[RulerRow], policy: str, length: int) -> list[Pair]:
     """Compare a policy with every other one on the tasks that decide.
 
     Raises:
-        ValueError: no task decides, or the rows lack the policy.
+        ValueError: no task decides, the rows lack the policy, or another one lacks contexts.
     """
     labels = list(dict.fromkeys(row.label for row in rows if row.length == length))
     if not any(place[0] == length for place in deciding(rows)):
@@ -67,8 +81,10 @@ def pairs(rows: Sequence[RulerRow], policy: str, length: int) -> list[Pair]:
     own, found = mean_scores(rows, policy, length), []
     for label in labels:
         other = mean_scores(rows, label, length)
-        if label == policy or other.keys() != own.keys():
+        if label == policy:
             continue
+        if other.keys() != own.keys():
+            raise ValueError(f"{label!r} lacks tasks or contexts of {policy!r}; measure them first")
         differences = [own[place] - other[place] for place in own]
         parts = [round(each * _PARTS) for each in differences]
         found.append(

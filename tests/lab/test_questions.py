@@ -1,6 +1,7 @@
 """Policies are paired by contexts, and drawn over their bytes."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_rows_that_decide_nothing_or_lack_the_policy_are_refused():
         questions.pairs(ROWS, "ours", 4096)
     with pytest.raises(ValueError, match="'theirs' has no rows at 2048 tokens"):
         questions.pairs(ROWS, "theirs", 2048)
+
+
+def test_rows_that_cannot_be_paired_are_refused(tmp_path: Path):
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.jsonl"
+    file.write_text("".join(each.to_json() + "\n" for each in ROWS))
+    other.write_text(replace(ROWS[0], label="theirs", prompts_sha256="2").to_json() + "\n")
+    with pytest.raises(ValueError, match="rows of single at 2048 tokens have other contexts"):
+        questions.read([file, other])
+    with pytest.raises(ValueError, match="'theirs' lacks tasks or contexts of 'ours'"):
+        questions.pairs([*ROWS, replace(ROWS[0], label="theirs")], "ours", 2048)
 
 
 def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys):

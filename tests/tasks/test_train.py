@@ -392,6 +392,9 @@ def test_a_training_begins_with_another_adapter(
     assert first["held_loss"] == pytest.approx(before[-1]["held_loss"], abs=1e-4)
     assert first["held_loss"] < before[0]["held_loss"] - 0.1
     assert "4 steps are done" in trained(plain, recordings, tmp_path / "more", "--start", adapter)
+    given = ("--model", plain, "--recordings", recordings, "--to", tmp_path / "more")
+    code, said = call(*given, "--device", "cpu", "--steps", 6, "--rows", 2, "--rank", 4)
+    assert code == 2 and "start was '" in said and "now None" in said
 
 
 def test_an_adapter_to_begin_with_has_to_fit(

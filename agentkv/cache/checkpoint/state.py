@@ -119,7 +119,7 @@ class CacheState(_StateModel):
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
         batch = len(self.fed)
-        if batch and not 0 < self.num_new <= self.seen:
+        if batch and not min(1, self.seen) <= self.num_new <= self.seen:
             raise ValueError(f"found {self.num_new} new tokens among {self.seen} seen")
         if self.confidences is not None and len(self.confidences) != batch:
             raise ValueError(f"found {len(self.confidences)} confidences for {batch} sequences")

@@ -122,8 +122,10 @@ class ColdTier:
 
     def scan_nbytes(self, segment: int) -> int:
         """Return the bytes that a look reads in a segment to choose among its entries."""
-        if self.index is not None:
-            return self.index.read_nbytes(segment)
+        return self.keys_nbytes(segment) if self.index is None else self.index.read_nbytes(segment)
+
+    def keys_nbytes(self, segment: int) -> int:
+        """Return the bytes of all keys of a segment."""
         cold = self.storage
         num_blocks = 0 if cold.scales is None else cold.scales.descriptor.count(segment)
         num_entries = cold.metadata.descriptor.count(segment)

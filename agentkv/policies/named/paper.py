@@ -306,14 +306,14 @@ PAPER_REPAIRKV = preset(
     """`lookback` whose entries come back at turns alone.
 
     No token looks back. Before an input is read, its tokens score what was evicted, and the best 96
-    positions take the places of the oldest entries. The paper evicts by SnapKV, once; eviction by
-    age at every step is our choice.
+    positions take the places of the oldest entries, half of them at most. The paper evicts by
+    SnapKV, once; eviction by age at every step is our choice, and inputs of at most 1,024 tokens.
 
     Source: RepairKV (OpenReview LsrmZrp7tW); bursts as in its public code.
     """,
     name="repairkv",
     threshold=0.0,
-    short=2**20,
+    short=1024,
     format="dense",
     repair=96,
     slack=0,

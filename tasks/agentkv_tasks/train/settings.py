@@ -74,10 +74,12 @@ class TrainSettings(ActingSettings):
 
     @model_validator(mode="after")
     def _start_stays(self) -> Self:
-        if self.start is not None and self.start.resolve() == self.to.resolve():
+        folders = (self.start, self.to)
+        start, to = (None if each is None else each.expanduser().resolve() for each in folders)
+        if start == to:
             raise ValueError(
-                f"start and to are both {self.to}; a training goes on in its folder without start, "
-                "and another one needs a folder of its own"
+                f"start and to are both {self.to}; a training that begins with an adapter needs a "
+                "folder of its own"
             )
         return self
 
@@ -92,6 +94,4 @@ class TrainSettings(ActingSettings):
         names = {"model", "device", "dtype", "observation_tokens", "observations"}
         own = {name for name in TrainSettings.__annotations__ if name in TrainSettings.model_fields}
         found = self.model_dump(mode="json", include=(own | names) - {*self.MAY_CHANGE})
-        del found["start"]
-        # trainings of before the setting was there go on
-        return found if self.start is None else found | {"start": adapter_digest(self.start)}
+        return found | {"start": None if self.start is None else adapter_digest(self.start)}

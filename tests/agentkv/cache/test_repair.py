@@ -1,6 +1,8 @@
 """Turn repair: evicted entries that a new input would attend to come back before it is read."""
 
 import copy
+import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +21,8 @@ from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import LookBack, Unsure
 from tests.agentkv.cache.caches_in_use import assert_same, kept
 from tests.agentkv.cache.every_family import tiny
+from tests.agentkv.cache.policies_under_test import CASES
+from tests.agentkv.cache.test_shared_keys import IS_OLDEST
 
 NEVER = {"threshold": 0.0, "short": 64, "slack": 0}
 
@@ -57,16 +61,19 @@ def test_the_best_positions_come_back_each_with_its_neighbors(data):
     assert found.tolist() == sorted(expected)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3", "qwen3"])
+SHARING = ["gemma3n_text"] if IS_OLDEST else ["gemma3n_text", "gemma4_text E2B"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3", "qwen3", *SHARING])
 @pytest.mark.parametrize("policy", ["lookback", "lookback-int8"])
 def test_a_rehearsal_gives_the_logits_of_reading_and_leaves_the_cache_as_it_was(
     model_of, tokens, family, policy
 ):
-    model = model_of(family)
+    model = tiny(family) if family in SHARING else model_of(family)
+    page, new = (tokens(2, length, seed=length) % 50 + 1 for length in (90, 12))
     cache = repairing(model, policy=policy)
-    cache.feed(model, tokens(2, 90))
+    cache.feed(model, page)
     before = copy.deepcopy(cache)
-    new = tokens(2, 12, seed=1)
     _, logits = rehearsed(cache, model, new)
     assert_same(cache, before)
     cache.check()
@@ -86,19 +93,84 @@ def test_a_passage_that_an_input_repeats_comes_back(nano_model):
     assert count == 40 * len(cache.cache_layers)
     back = set(kept(cache)[0][0]) - set(range(4)) - set(range(300, 400))
     assert len(back) == 40 and len(back & set(range(98, 145))) >= 30
+    assert set(range(345, 400)) < set(kept(cache)[0][0])
     assert {len(heads) for layer in kept(cache) for heads in layer} == {
         100
     }  # they took the places of others
     assert cache.fetched == {"": count} and cache.num_looks == 0 < cache.look_nbytes
 
 
+def test_what_comes_back_takes_half_of_the_entries_at_most(model_of, tokens):
+    model = model_of("llama")
+    cache = repairing(model, 500)
+    cache.feed(model, tokens(1, 90))
+    assert cache.repair(model, tokens(1, 12, seed=1)) == 20 * len(cache.cache_layers)
+    assert set(range(76, 90)) < set(kept(cache)[0][0])
+
+
+def test_entries_that_a_policy_evicts_again_are_not_counted(model_of, tokens):
+    model = model_of("llama")
+    policy = replace(CASES["snapkv"].make(), recall=LookBack(Unsure(0.0), repair=8))
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=24)
+    cache.feed(model, tokens(1, 90))
+    before = kept(cache)
+    count = cache.repair(model, tokens(1, 12, seed=1))
+    cache.check()
+    new = sum(len(set(b) - set(a)) for x, y in zip(before, kept(cache), strict=True)
+              for a, b in zip(x, y, strict=True))  # fmt: skip
+    assert 0 < count == new
+    assert cache.fetched.get("", 0) == count
+
+
+def test_another_thread_is_refused_in_the_middle_of_a_rehearsal(model_of, tokens):
+    model, found = model_of("llama"), []
+    cache = repairing(model)
+    cache.feed(model, tokens(1, 90))
+    entered, may_go_on = threading.Event(), threading.Event()
+
+    def wait(*arguments: object) -> None:
+        entered.set()
+        may_go_on.wait(20)
+
+    handle = model.model.layers[1].register_forward_pre_hook(wait)
+    worker = threading.Thread(target=lambda: found.append(cache.repair(model, tokens(1, 12))))
+    worker.start()
+    assert entered.wait(20)
+    with pytest.raises(Misuse, match="is in the middle of a forward"):
+        cache.feed(model, tokens(1, 3))
+    may_go_on.set()
+    worker.join()
+    handle.remove()
+    assert found and found[0] > 0
+    cache.check()
+    cache.feed(model, tokens(1, 3))
+
+
+def test_a_rehearsal_that_fails_leaves_the_cache_as_it_was(model_of, tokens):
+    model = model_of("llama")
+    cache = repairing(model)
+    cache.feed(model, tokens(1, 90))
+    before = copy.deepcopy(cache)
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no memory")
+
+    handle = model.model.layers[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        cache.feed(model, tokens(1, 12))
+    handle.remove()
+    assert_same(cache, before)
+    cache.feed(model, tokens(1, 12))
+    cache.check()
+
+
 def test_feed_repairs_before_it_reads_and_decoding_does_not(model_of, tokens):
     model = model_of("llama")
-    cache, by_hand = repairing(model), repairing(model)
+    cache, by_hand = repairing(model, 20), repairing(model, 20)
     for each in (cache, by_hand):
         each.feed(model, tokens(1, 90))
     page = tokens(1, 20, seed=1)
-    assert by_hand.repair(model, page) == 30 * len(by_hand.cache_layers)
+    assert by_hand.repair(model, page) == 20 * len(by_hand.cache_layers)
     by_hand.may_look_back = False
     by_hand.feed(model, page)
     assert cache.repairs(20) and not cache.reads_singly(20)
@@ -191,6 +263,24 @@ def test_a_reply_of_an_agent_begins_with_a_repair(nano_model):
     assert cache.fetched == {"": 40 * len(cache.cache_layers)}
     batch.step()
     assert cache.fetched == {"": 40 * len(cache.cache_layers)}
+
+
+def test_long_inputs_are_repaired_one_at_a_step(nano_model):
+    ids = torch.randint(5, 3000, (1, 400), generator=torch.Generator().manual_seed(0))
+    batch, generations = Batch(nano_model), []
+    for start in (100, 100, 200):
+        cache = repairing(nano_model, 40, budget=100, short=1000)
+        cache.feed(nano_model, ids)
+        rule = TextRule(lambda ids: "x" * len(ids), end_ids=(), max_tokens=4)
+        prompt = ids[0, start : start + (100 if start == 100 else 20)].tolist()
+        sampler = Sampler(0.0, torch.Generator())
+        generations.append(Generation(cache, prompt, rule, sampler=sampler, deadline=None))
+        batch.add(generations[-1])
+    batch.step()
+    assert [each.has_begun for each in generations] == [True, False, True]
+    assert generations[1].num_prompt_tokens == len(generations[1].unread)
+    batch.step()
+    assert all(each.has_begun and each.cache.fetched for each in generations)
 
 
 def test_repairs_without_promotion_are_refused():

@@ -212,6 +212,18 @@ def test_a_cache_that_forgot_most_of_what_came_singly_can_be_saved(llama, tokens
     assert torch.equal(loaded.feed(llama, new), cache.feed(llama, new))
 
 
+@pytest.mark.parametrize("count", [2, 60])
+def test_a_cache_that_forgot_part_of_what_came_at_once_has_snapshots(llama, tokens, count):
+    cache = agentkv.Cache.for_model(llama)
+    cache.feed(llama, tokens(1, 60))
+    cache.crop(-count)
+    kept = cache.snapshot()
+    cache.feed(llama, tokens(1, 5, seed=1))
+    cache.restore(kept)
+    assert cache.seen == 60 - count
+    cache.check()
+
+
 def test_only_a_cache_that_keeps_all_as_it_is_can_be_cropped_without_a_trace(llama, cache_for):
     croppable = {name for name in PUBLISHED if roomy(cache_for, llama, name).is_croppable}
     assert croppable == {"full"}

@@ -163,7 +163,7 @@ class RepairKV(loops.Lookback):
     """Before an input is read, its tokens score every cold token: the share of attention over hot
     and cold ones, the largest of all queries, the mean over query heads and layers. The `count`
     best come back with their neighbors, 2 before and 20 after (RepairKV and its code). They take
-    the places of the oldest (our choice)."""
+    the places of the oldest, half of them at most (our choice)."""
 
     def __init__(self, budget: int, count: int) -> None:
         super().__init__(budget, threshold=0.0, blocks=1, block=1, sinks=4)
@@ -179,15 +179,16 @@ class RepairKV(loops.Lookback):
             for i, score in self.scores(layer, len(ids)).items():
                 scores[i] = scores.get(i, 0.0) + score / len(self.layers)
         dense.rewind(len(ids))
+        count = min(self.count, *(len(held) // 2 for layer in self.layers for held in layer.held))
         chosen: set[int] = set()
         order = sorted(scores, key=lambda i: (-scores[i], i))
         for i, after in zip(order, [*order[1:], order[-1]], strict=True):
-            if len(chosen) >= self.count:
+            if len(chosen) >= count:
                 break
             for layer in self.layers:
                 self.close(layer, scores[i], scores[after])
             for near in range(i - 2, i + 21):
-                if near in scores and len(chosen) < self.count:
+                if near in scores and len(chosen) < count:
                     chosen.add(near)
         for layer in self.layers:
             fetched = sorted(chosen & self.cold[layer])

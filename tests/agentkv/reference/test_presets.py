@@ -95,8 +95,8 @@ CASES = {
         went_all_ways=lambda policy: bool(policy.quantized),
     ),
     "paper:repairkv": once(
-        lambda: presets.RepairKV(BUDGET, 30), parameters={"repair": 30},
-        went_all_ways=lambda policy: policy.repaired == [30, 30, 30],
+        lambda: presets.RepairKV(BUDGET, 24), parameters={"repair": 24},
+        went_all_ways=lambda policy: policy.repaired == [24, 24, 24],
     ),
 }  # fmt: skip
 

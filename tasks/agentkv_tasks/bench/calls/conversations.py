@@ -74,7 +74,7 @@ def read_conversations(path: Path) -> list[Conversation]:
             f"--bfcl {path} holds no conversations of BFCL v4 ({type(error).__name__}: {error}); "
             f"fetch the wheel with `{WHEEL}`"
         ) from error
-    return found
+    return [each for each in found if each.turns]
 
 
 def _read(path: Path) -> Iterator[tuple[str, str]]:
