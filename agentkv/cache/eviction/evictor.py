@@ -162,6 +162,20 @@ class Evictor:
                         "and cannot come back; pin tokens before they are fed, with "
                         "cache.label(..., pinned=True)"
                     )
+            if layer.is_filled and layer.cold is not None:
+                self._require_first(layer, sequence, pins)
+
+    def _require_first(self, layer: CacheLayer, sequence: int, pins: Pins) -> None:
+        """Check that what is pinned at the start is stored first, where it serves as sinks: an
+        entry that a look brought back is stored last."""
+        leading = self.allowance.pinned(self.fed[sequence], pins)[0]
+        for segment in layer.storage.segments(sequence):
+            first = layer.storage.positions(segment)[:leading].tolist()
+            if first != list(range(leading)):
+                raise Misuse(
+                    f"some of the first {leading} tokens came back after an eviction and may leave "
+                    "again; pin tokens before they are fed, with cache.label(..., pinned=True)"
+                )
 
     def context_window(self, num_new: int) -> int:
         """Return over how many last tokens of a forward the residual shift is averaged; 0: none."""

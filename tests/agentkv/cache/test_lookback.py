@@ -925,3 +925,20 @@ def test_the_cold_tier_of_a_model_on_a_device_is_on_the_host(model_of, tokens, d
     half = len(logits) // 2
     torch.testing.assert_close(logits[:half], logits[half:], atol=1e-3, rtol=1e-3)
     assert kept[0] == kept[1]
+
+
+def test_tokens_at_the_start_that_came_back_are_not_pinned(model_of, tokens):
+    model = model_of("llama")
+    policy = replace(agentkv.policy("window"), recall=LookBack(Unsure(0.0), repair=8))
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=40)
+    ids = tokens(1, 90)
+    cache.feed(model, ids)
+    with pytest.raises(Misuse, match="have left layer 0"):
+        cache.pin(range(2))
+    cold = cache.cache_layers[0].cold
+    for layer in cache.cache_layers:
+        layer.cold.promote(layer.storage, [torch.arange(2)])
+    assert cold.lent == [{0: 0, 1: 1}]
+    with pytest.raises(Misuse, match="first 2 tokens came back after an eviction"):
+        cache.pin(range(2))
+    assert not cache.pins()
