@@ -35,6 +35,7 @@ FIRST_STAGE = 0.25
 """Part of the budget that CriticalKV's first stage spends."""
 FLOOR = 0.5
 """Ada-KV's floor in its experiments."""
+_QUERY = "query heads, "
 _NEEDED = (
     "Entries that hold a share of the attention of the last {window} queries, as % of {seen}: over "
     "the {heads} query heads of all layers and samples; and, of the layers, the most disparate "
@@ -43,8 +44,8 @@ _NEEDED = (
 _HELD = (
     "budget: entries per key-value head. Attention that the heads of a layer do not hold, %: with "
     "equal budgets, adaptive ones, and adaptive ones with a floor of {floor}. saved: part of "
-    "Ada-KV's bound that adaptive budgets save, with a 95 % interval over the samples. never "
-    "above: % of the layers. half: % of the query heads of which the best quarter of the budget "
+    "Ada-KV's bound that adaptive budgets save, with a 95 % interval over the samples; by query: if "
+    "each query head kept its own entries. never above: % of the layers. half: % of the query heads of which the best quarter of the budget "
     "holds more than half."
 )
 
@@ -71,7 +72,7 @@ class ConcentrationRow(TextRow):
     """By share of the attention: the fewest entries of each query head that hold it."""
     lost: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
     """By budget, then by allocation: attention that the key-value heads of a layer do not hold,
-    mean of the heads."""
+    mean of the heads; and the same if each query head kept its own entries."""
     first_stage: Mapping[str, Sequence[Sequence[Sequence[float]]]]
     """By budget: attention that the best quarter of the budget holds of each query head."""
 
@@ -152,23 +153,24 @@ def run_bench(bench: ConcentrationBench, console: Console) -> list[Concentration
 
 
 def _lost_of(drawn: Sequence[Tensor], budget: int) -> dict[str, list[float]]:
-    """Return what the key-value heads of each layer do not hold, mean of the heads, by allocation.
+    """Return what the heads of each layer do not hold, mean of the heads, by allocation.
 
     Args:
         drawn: (H, G, T) of each layer.
     """
     found: dict[str, list[float]] = {}
     for each in drawn:
-        weights = each.mean(dim=1)
-        for name, counts in allocations(weights, budget).items():
-            found.setdefault(name, []).append(float(lost(weights, counts).mean()))
+        for kind, weights in (("", each.mean(dim=1)), (_QUERY, each.flatten(0, 1))):
+            for name, counts in allocations(weights, budget).items():
+                found.setdefault(kind + name, []).append(float(lost(weights, counts).mean()))
     return {name: short(values) for name, values in found.items()}
 
 
 def saved(row: ConcentrationRow, budget: str, name: str) -> tuple[float, float, float]:
-    """Return the part of Ada-KV's bound that an allocation saves over equal budgets, and its 95 %
-    interval over the samples: the bounds of all layers count alike."""
-    equal, other = row.lost[budget]["equal"], row.lost[budget][name]
+    """Return the part of Ada-KV's bound that an allocation saves over equal budgets, mean of the
+    layers, and its 95 % interval over the samples."""
+    kind = _QUERY if name.startswith(_QUERY) else ""
+    equal, other = row.lost[budget][f"{kind}equal"], row.lost[budget][name]
 
     def of(drawn: Sequence[int]) -> float:
         parts = [1 - b / a for i in drawn for a, b in zip(equal[i], other[i], strict=True) if a > 0]
@@ -197,7 +199,7 @@ def tables(rows: Sequence[ConcentrationRow]) -> Iterator[Table]:
     yield found
     budgets = bench_table(
         _HELD.format(floor=FLOOR),
-        *("equal", "adaptive", "floor", "saved", "95 %", "never above", "half"),
+        *("equal", "adaptive", "floor", "saved", "95 %", "by query", "never above", "half"),
         label="budget",
     )
     for budget, by_name in row.lost.items():
@@ -214,6 +216,7 @@ def tables(rows: Sequence[ConcentrationRow]) -> Iterator[Table]:
             *(f"{100 * means[name]:.2f}" for name in ("equal", "adaptive", "floor")),
             f"{100 * value:.0f}%",
             f"{100 * low:.0f} to {100 * high:.0f}",
+            f"{100 * saved(row, budget, f'{_QUERY}adaptive')[0]:.0f}%",
             f"{100 * fmean(b <= a + 1e-9 for a, b in pairs):.0f}%",
             f"{100 * fmean(x > 0.5 for x in halves):.0f}%",
         )
