@@ -44,9 +44,9 @@ _NEEDED = (
 _HELD = (
     "budget: entries per key-value head. Attention that the heads of a layer do not hold, %: with "
     "equal budgets, adaptive ones, and adaptive ones with a floor of {floor}. saved: part of "
-    "Ada-KV's bound that adaptive budgets save, with a 95 % interval over the samples; by query: if "
-    "each query head kept its own entries. never above: % of the layers. half: % of the query heads of which the best quarter of the budget "
-    "holds more than half."
+    "Ada-KV's bound that adaptive budgets save, with a 95 % interval over the samples; by query: "
+    "if each query head kept its own entries. never above: % of the layers. half: % of the query "
+    "heads of which the best quarter of the budget holds more than half."
 )
 
 
