@@ -11,6 +11,7 @@ rate, recency alone and attention alone.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -134,32 +135,29 @@ def read(
             those of another reading. None: the model's own.
     """
     tokens = torch.tensor([ids], device=model.device)
-    step = cache.tokens_at_once(seen)
-    pieces = [*tokens[:, :seen].split(step, dim=1), *tokens[:, seen:].split(1, dim=1)]
+    starts = [*range(0, seen, cache.tokens_at_once(seen)), *range(seen, len(ids) + 1)]
     given = None if confidences is None else iter(confidences)
     used: list[float] = []
     nll, entries = [], []
     logits = None
-    num_read = 0
-    for piece in pieces:
-        if num_read >= seen:
+    for start, stop in pairwise(starts):
+        if start >= seen:
             assert logits is not None
-            nll.append(-float(logits[0].double().log_softmax(dim=-1)[ids[num_read]]))
+            nll.append(-float(logits[0].double().log_softmax(dim=-1)[ids[start]]))
             # heads that share their entries have one count
             entries.append(fmean(fmean(layer.storage.counts) for layer in cache.cache_layers))
+        piece = tokens[:, start:stop]
         if given is None:
             logits = cache.feed(model, piece)
         else:
             with cache.attending_in_chunks():
-                logits = model(input_ids=piece, past_key_values=cache, logits_to_keep=1).logits[
-                    :, -1
-                ]
+                outputs = model(input_ids=piece, past_key_values=cache, logits_to_keep=1)
+            logits = outputs.logits[:, -1]
             if cache.policy.needs_logits:
                 cache.apply_gate_at([next(given)])
         if cache.policy.needs_logits:
             assert cache.confidences is not None
             used += cache.confidences
-        num_read += piece.shape[1]
     return Reading(tuple(nll), tuple(used), tuple(entries))
 
 
