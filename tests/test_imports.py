@@ -76,7 +76,7 @@ FLOORS = {
     "agentkv_lab": (
         "outputs texts",
         "at_once concentration confidence edited forked gpu injection ocr perturbation picture "
-        "ranking reach rounding states",
+        "ranking reach removal rounding states",
         "__main__",
     ),
     "train_nano": (

@@ -393,6 +393,37 @@ def concentration(
 
 
 @lab.command()
+@takes(RunSettings, *OF_MODEL)
+def removal(
+    given: dict[str, Any],
+    text: Text,
+    most: Annotated[int, typer.Option(min=1, help="Most important entries of each head.")] = 16,
+    seen: Seen = 1024,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Count how many of the entries whose removal moves a head's output most are found by
+    attention, by attention times the norm of the value, and by EDIE's bound."""
+    with for_people() as console:
+        from agentkv_lab.removal import RemovalBench, run_bench
+
+        common = _on_text(
+            "removal",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        run_bench(RemovalBench(seen=seen, num_tokens=0, most=most, **common), console)
+
+
+@lab.command()
 def picture(
     out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("docs/success.svg"),
 ) -> None:

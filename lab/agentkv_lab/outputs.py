@@ -23,6 +23,8 @@ class LayerOutput:
 
     attention: Tensor
     """(H, G, w, T) float32: weights of the last w queries, the last token's own last of all."""
+    values: Tensor
+    """(H, T, D) float32."""
     projected: Tensor
     """(H, G, T, d) float32: each value after the part of the output projection that belongs to the
     query head. The last token's output is their sum, weighted by its attention."""
@@ -75,4 +77,4 @@ def read_outputs(model: Any, ids: Sequence[int], window: int) -> Iterator[LayerO
         num_heads, group = attention.shape[:2]
         weight = projection.weight.to(torch.float32)
         by_group = weight.view(num_heads, group, *weight.shape[1:])  # (H, G, D, d)
-        yield LayerOutput(attention, values[:, None] @ by_group)
+        yield LayerOutput(attention, values, values[:, None] @ by_group)

@@ -43,6 +43,7 @@ def test_the_loss_and_both_bounds_of_a_known_case():
     # two entries draw half of the attention each and contribute 1 and 3: 2 becomes 1
     layer = LayerOutput(
         attention=torch.tensor([0.5, 0.5]).view(1, 1, 1, 2),
+        values=torch.tensor([1.0, 3.0]).view(1, 2, 1),
         projected=torch.tensor([1.0, 3.0]).view(1, 1, 2, 1),
     )
     kept = torch.tensor([[True, False]])
