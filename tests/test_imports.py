@@ -74,7 +74,9 @@ FLOORS = {
         "cli",
     ),
     "agentkv_lab": (
-        "at_once confidence edited forked gpu injection ocr picture reach rounding states",
+        "outputs texts",
+        "at_once concentration confidence edited forked gpu injection ocr perturbation picture "
+        "ranking reach removal rounding states",
         "__main__ questions",
     ),
     "train_nano": (

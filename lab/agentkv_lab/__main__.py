@@ -8,7 +8,14 @@ import typer
 from agentkv.defaults import POLICY
 from agentkv_tasks.cli.bench.options import OF_WORLD, Out, Overwrite, TextFile, Threads
 from agentkv_tasks.cli.bench.samples import samples_command
-from agentkv_tasks.cli.options import for_people, results_file, split, takes, this_command
+from agentkv_tasks.cli.options import (
+    for_people,
+    read_numbers,
+    results_file,
+    split,
+    takes,
+    this_command,
+)
 from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -192,6 +199,228 @@ confidence = samples_command(
     program="python -m agentkv_lab",
 )
 lab.command()(confidence)
+
+
+OF_MODEL = ("model", "device", "dtype", "weights")
+"""Settings of a measurement on a text."""
+Text = Annotated[Path, typer.Option(help="Text file; the samples are spread over it.")]
+Seen = Annotated[int, typer.Option(min=1, help="Tokens that are read before those measured.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Parts of the text. [default: 6; with --quick 2]")
+]
+Budgets = Annotated[
+    str, typer.Option(help="Entries per layer and head that stay, separated by commas.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Two samples.")]
+
+
+def _on_text(
+    name: str,
+    settings: RunSettings,
+    *,
+    text: Path,
+    samples: int | None,
+    quick: bool,
+    threads: int | None,
+    out: Path | None,
+    fresh: bool,
+) -> dict[str, Any]:
+    """Return what all measurements on a text are given alike."""
+    return {
+        "settings": settings,
+        "text": text,
+        "num_samples": samples or (2 if quick else 6),
+        "threads": threads,
+        "command": this_command("python -m agentkv_lab"),
+        "out": out or results_file(name, settings),
+        "fresh": fresh,
+    }
+
+
+@lab.command()
+@takes(RunSettings, *OF_MODEL)
+def hiding(
+    given: dict[str, Any],
+    text: Text,
+    recent: Annotated[int, typer.Option(min=0, help="Tokens that the first row hides.")] = 256,
+    kept: Annotated[
+        int, typer.Option(min=0, help="Newest tokens that the second row leaves.")
+    ] = 512,
+    seen: Seen = 1024,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a sample that are read.")] = 48,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Measure what hiding the recent past, and the far past, does to the next prediction, and
+    whether confidence knows of it.
+
+    The former is CONF-KV's own test of its premise; the latter is what a cache that evicts forgets.
+    """
+    with for_people() as console:
+        from agentkv_lab.confidence.hiding import HidingBench, run_bench
+
+        common = _on_text(
+            "hiding",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        run_bench(
+            HidingBench(seen=seen, num_tokens=tokens, recent=recent, kept=kept, **common), console
+        )
+
+
+@lab.command()
+@takes(RunSettings, *OF_MODEL, "policies", policies=("conf-kv", "snapkv"))
+def ranking(
+    given: dict[str, Any],
+    text: Text,
+    entries: Annotated[int, typer.Option(min=1, help="Budget, and entries of the window.")] = 256,
+    seen: Seen = 768,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a sample to predict.")] = 96,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Measure what a policy's scores are worth: other rankings evict as many entries at each step.
+
+    The other rankings are age, attention alone where the policy blends it with age, and two random
+    ones.
+    """
+    with for_people() as console:
+        from agentkv_lab.ranking import RankingBench, run_bench
+
+        common = _on_text(
+            "ranking",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        run_bench(RankingBench(seen=seen, num_tokens=tokens, entries=entries, **common), console)
+
+
+@lab.command()
+@takes(
+    RunSettings,
+    *OF_MODEL,
+    "policies",
+    policies=(
+        "paper:snapkv",
+        "paper:critical-snapkv",
+        "critical-snapkv",
+        "paper:ada-snapkv",
+        "paper:critical-ada-snapkv",
+        "paper:edie",
+        "paper:paasvn",
+        "window",
+    ),
+)
+def perturbation(
+    given: dict[str, Any],
+    text: Text,
+    budgets: Budgets = "128",
+    seen: Seen = 512,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Measure how far the attention output of the token after a prompt moves if a policy has
+    compressed the prompt, head by head, and whether bounds of papers hold."""
+    with for_people() as console:
+        from agentkv_lab.perturbation import PerturbationBench, run_bench
+
+        common = _on_text(
+            "perturbation",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        kept = read_numbers("--budgets", budgets)
+        run_bench(PerturbationBench(seen=seen, num_tokens=1, budgets=kept, **common), console)
+
+
+@lab.command()
+@takes(RunSettings, *OF_MODEL)
+def concentration(
+    given: dict[str, Any],
+    text: Text,
+    budgets: Budgets = "64,128,256",
+    window: Annotated[int, typer.Option(min=1, help="Last queries whose attention counts.")] = 32,
+    seen: Seen = 1024,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Count the entries that hold most of each head's attention, and measure what budgets that
+    follow it save of Ada-KV's bound."""
+    with for_people() as console:
+        from agentkv_lab.concentration import ConcentrationBench, run_bench
+
+        common = _on_text(
+            "concentration",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        kept = read_numbers("--budgets", budgets)
+        bench = ConcentrationBench(seen=seen, num_tokens=0, budgets=kept, window=window, **common)
+        run_bench(bench, console)
+
+
+@lab.command()
+@takes(RunSettings, *OF_MODEL)
+def removal(
+    given: dict[str, Any],
+    text: Text,
+    most: Annotated[int, typer.Option(min=1, help="Most important entries of each head.")] = 16,
+    seen: Seen = 1024,
+    samples: Samples = None,
+    quick: Quick = False,
+    threads: Threads = None,
+    out: Out = None,
+    fresh: Overwrite = False,
+) -> None:
+    """Count how many of the entries whose removal moves a head's output most are found by
+    attention, by attention times the norm of the value, and by EDIE's bound."""
+    with for_people() as console:
+        from agentkv_lab.removal import RemovalBench, run_bench
+
+        common = _on_text(
+            "removal",
+            RunSettings.read(**given),
+            text=text,
+            samples=samples,
+            quick=quick,
+            threads=threads,
+            out=out,
+            fresh=fresh,
+        )
+        run_bench(RemovalBench(seen=seen, num_tokens=0, most=most, **common), console)
 
 
 @lab.command()

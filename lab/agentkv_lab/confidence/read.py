@@ -63,7 +63,7 @@ def compare_sample(model: Any, cache: Cache, ids: Sequence[int], seen: int) -> C
     given, looked = _feed(cache, model, tokens[:, :seen])
     found, sizes = [], []
     for place in range(seen, len(ids)):
-        found.append(_compared(wanted, given, looked))
+        found.append(compared(wanted, given, looked))
         sizes.append(cache.nbytes)
         if place + 1 < len(ids):
             wanted = full.feed(model, tokens[:, place : place + 1])
@@ -79,7 +79,14 @@ def _feed(cache: Cache, model: Any, ids: Tensor) -> tuple[Tensor, Tensor | None]
     return logits, cache.look_back(model, logits)
 
 
-def _compared(wanted: Tensor, given: Tensor, looked: Tensor | None) -> ComparedToken:
+def compared(wanted: Tensor, given: Tensor, looked: Tensor | None) -> ComparedToken:
+    """Compare two predictions of one token, logits (1, V).
+
+    Args:
+        wanted: with the whole past.
+        given: under a policy, before any look.
+        looked: after the look; None: no look was made.
+    """
     return ComparedToken(
         features=_features(given),
         full_features=_features(wanted),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -63,7 +63,24 @@ def figures(rows: Sequence[ConfidenceRow]) -> Iterator[Figure]:
     )
 
 
-def correlation(row: ConfidenceRow, of_full: bool) -> tuple[float, float, float]:
+class Tokens(Protocol):
+    """Tokens of some samples, predicted with the whole past and with less."""
+
+    @property
+    def features(self) -> Sequence[Sequence[float]]:
+        """As in `ConfidenceRow`, as are the others."""
+
+    @property
+    def full_features(self) -> Sequence[Sequence[float]]: ...
+
+    @property
+    def divergence(self) -> Sequence[float]: ...
+
+    @property
+    def samples(self) -> Sequence[Sequence[int]]: ...
+
+
+def correlation(row: Tokens, of_full: bool) -> tuple[float, float, float]:
     """Return the rank correlation of confidence and KL, and its 95 % interval over samples."""
     features = row.full_features if of_full else row.features
     confidence = [each[TOP] for each in features]
@@ -108,8 +125,8 @@ def _correlated(rows: Sequence[ConfidenceRow]) -> Table:
             Text(row.label),
             f"{row.mean_divergence:.3f}",
             f"{100 * row.changed_share:.1f}",
-            *_signed(correlation(row, of_full=False)),
-            *_signed(correlation(row, of_full=True)),
+            *signed(correlation(row, of_full=False)),
+            *signed(correlation(row, of_full=True)),
         )
     return found
 
@@ -178,7 +195,8 @@ def _parts(values: Sequence[_Item], count: int) -> Iterator[Sequence[_Item]]:
         yield values[number * len(values) // count : (number + 1) * len(values) // count]
 
 
-def _signed(found: tuple[float, float, float]) -> tuple[str, str]:
+def signed(found: tuple[float, float, float]) -> tuple[str, str]:
+    """Return the cells of a correlation and of its interval, such as `+.11` and `-.02 to +.24`."""
     value, low, high = found
     if math.isnan(value):
         return "-", "-"
