@@ -74,7 +74,7 @@ FLOORS = {
         "cli",
     ),
     "agentkv_lab": (
-        "at_once confidence edited forked gpu injection ocr picture reach rounding states",
+        "at_once confidence edited forked gpu injection ocr picture reach rounding states trigger",
         "__main__",
     ),
     "train_nano": (
