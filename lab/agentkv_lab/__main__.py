@@ -212,6 +212,7 @@ def trigger(
     work: Annotated[
         Path, typer.Option(help="Folder that keeps what was read, and from which it goes on.")
     ] = Path("runs/trigger"),
+    reads: Annotated[bool, typer.Option("--read/--no-read", help="Read what --work lacks.")] = True,
     out: Annotated[Path, typer.Option(help="File for the rows.")] = Path("runs/trigger.jsonl"),
 ) -> None:
     """Find the signal that tells at which tokens a look pays.
@@ -230,6 +231,7 @@ def trigger(
                 test=test,
                 num_train=train_samples,
                 num_test=samples,
+                reads=reads,
                 seen=seen,
                 num_tokens=tokens,
                 entries=entries,

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rich.console import Console
 import agentkv
 from agentkv.cache.cache import Cache
 from agentkv.policies.recall import AtRandom
+from agentkv_lab.trigger.follow import FOLLOWED, follow
 from agentkv_lab.trigger.learn import NUM_DIRECTIONS, fit
 from agentkv_lab.trigger.measure import TriggerBench, run_bench
 from agentkv_lab.trigger.rank import area, gain_share, interval, resampled
@@ -69,6 +71,19 @@ def test_a_look_at_everything_leaves_nothing_to_gain_and_its_shares_are_those_of
     assert 0 < float(found.drawn_all.min()) and float(found.drawn_all.max()) < 1
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("signal", FOLLOWED)
+def test_the_looks_at_a_signal_stay_and_have_its_share(nano, ids, signal):
+    never, looks = follow(nano.model, cache_of(nano), ids, SEEN, signal, 0.0)
+    assert looks == 0 and len(never) == 6
+    always, looks = follow(nano.model, cache_of(nano), ids, SEEN, signal, 1.0)
+    assert looks == 6
+    kept = read_tokens(nano.model, cache_of(nano), ids, SEEN, AtRandom(1.0))
+    assert always == pytest.approx(kept.nll[:, 1].tolist(), abs=1e-3)
+    some, looks = follow(nano.model, cache_of(nano), ids, SEEN, signal, 0.3)
+    assert 0 < looks < 6 and some[0] == never[0]  # the first token has nothing to be ranked among
+
+
 def made_tokens(count, seed):
     """Tokens whose looks bring much where the hidden state points in one direction."""
     draw = torch.Generator().manual_seed(seed)
@@ -116,7 +131,7 @@ def test_the_command_measures_all_signals_and_reads_nothing_twice(tmp_path):
     bench = TriggerBench(
         settings=RunSettings.read(model="nano", policies=("lookback-int8",), chunk=64),
         **{name: tmp_path / f"{name}.txt" for name in names},
-        num_train=2, num_test=2, seen=200, num_tokens=6, entries=150, threads=1,
+        num_train=2, num_test=2, reads=True, seen=200, num_tokens=6, entries=150, threads=1,
         work=tmp_path / "work", out=tmp_path / "rows.jsonl", command="trigger",
     )  # fmt: skip
     rows = run_bench(bench, Console(file=io.StringIO()))
@@ -126,9 +141,12 @@ def test_the_command_measures_all_signals_and_reads_nothing_twice(tmp_path):
         row.signal for row in rows
     ]
     assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()}
+    next((tmp_path / "work").glob("test-01*")).unlink()
+    run_bench(replace(bench, reads=False), Console(file=io.StringIO()))
+    assert len(list((tmp_path / "work").iterdir())) == 3
     head, *_, tokens = [json.loads(line) for line in bench.out.read_text().splitlines()]
-    assert head["sample_tokens"] == [6, 6] and head["train_tokens"] == 12
-    assert len(tokens["tokens"]["confidence"]) == 12
+    assert head["sample_tokens"] == [6] and head["train_tokens"] == 12
+    assert len(tokens["tokens"]["confidence"]) == 6
     assert str(tmp_path) not in bench.out.read_text()
 
 

@@ -21,6 +21,7 @@ from agentkv.models.local import LocalModel
 from agentkv.policies.recall import AtRandom
 from agentkv_lab.trigger.rank import area, gain_share, interval, resampled, signals
 from agentkv_lab.trigger.read import ReadTokens, read_tokens, trial_policy
+from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.host import threads_of_torch
 from agentkv_tasks.bench.matched import window_bytes
 from agentkv_tasks.bench.stream import of_file
@@ -44,6 +45,8 @@ class TriggerBench:
     num_train: int
     """Continuations of the training text."""
     num_test: int
+    reads: bool
+    """False: take only the continuations that `work` holds."""
     seen: int
     num_tokens: int
     """Tokens of a continuation."""
@@ -160,7 +163,11 @@ def _rows(
 def _read(bench: TriggerBench, text: Path, count: int, console: Console) -> list[ReadTokens]:
     """Return the tokens of each continuation of a text."""
     paths = [bench.work / f"{text.stem}-{number:02}.safetensors" for number in range(count)]
-    if not all(path.exists() for path in paths):
+    if not bench.reads:
+        paths = [path for path in paths if path.exists()]
+        if not paths:
+            raise BenchError(f"{bench.work} holds nothing of {text.name}; leave --no-read out")
+    elif not all(path.exists() for path in paths):
         local = load_run_model(bench.settings)
         assert local is not None, "scripts are refused"
         with progress_on(console) as progress:

@@ -32,6 +32,7 @@ def signals(test: ReadTokens, train: ReadTokens, counts: Sequence[int]) -> Mappi
         "drawn, block": test.drawn.mean(1),
         "drawn, entry": test.drawn_entry.mean(1),
         "drawn, all": test.drawn_all.mean(1),
+        "drawn and open": test.drawn_entry.mean(1) * test.entropy,
     }
     for name, parts in PARTS.items():
         found[name] = fit(train, train.change, parts).scores(test)

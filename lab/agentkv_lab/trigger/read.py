@@ -101,7 +101,7 @@ def read_tokens(
             states.clear()
             given = cache.feed(model, newest)
             before = {"hidden": states[-1], "embedding": embeddings(newest)[0, 0]}
-            before.update(_draws(cache.cache_layers, _block_of(cache)))
+            before.update(draws(cache))
             snapshot = None if kept.is_alarm(0.0, place, None) else cache.snapshot()
             cache.may_look_back = True
             looked = cache.look_back(model, given)
@@ -116,12 +116,6 @@ def read_tokens(
     return ReadTokens(
         **{name: torch.stack([each[name].to(torch.float32) for each in found]) for name in names}
     )
-
-
-def _block_of(cache: Cache) -> int:
-    recall = cache.policy.recall
-    assert isinstance(recall, LookBack)
-    return recall.block
 
 
 def _compared(wanted: Tensor, given: Tensor, looked: Tensor, target: int) -> dict[str, Tensor]:
@@ -142,9 +136,17 @@ def _compared(wanted: Tensor, given: Tensor, looked: Tensor, target: int) -> dic
     }
 
 
-def _draws(layers: Sequence[CacheLayer], block: int) -> dict[str, Tensor]:
-    """Return how strongly the newest token is drawn to cold entries, (L,) each."""
-    found = [_draws_of(layer, block) for layer in layers if layer.cold is not None]
+def draws(cache: Cache) -> dict[str, Tensor]:
+    """Return how strongly cold entries draw the token that a cache was fed last, (L,) each: the
+    three fields of `ReadTokens`.
+
+    Args:
+        cache: of one sequence, under a `trial_policy`.
+    """
+    recall = cache.policy.recall
+    assert isinstance(recall, LookBack)
+    layers = [layer for layer in cache.cache_layers if layer.cold is not None]
+    found = [_draws_of(layer, recall.block) for layer in layers]
     names = ("drawn", "drawn_entry", "drawn_all")
     return {name: torch.stack([each[i] for each in found]) for i, name in enumerate(names)}
 
