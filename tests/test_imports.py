@@ -76,7 +76,7 @@ FLOORS = {
     "agentkv_lab": (
         "outputs texts",
         "at_once concentration confidence edited forked gpu injection ocr perturbation picture "
-        "ranking reach removal rounding states",
+        "ranking reach removal rounding states trigger",
         "__main__ questions",
     ),
     "train_nano": (

@@ -903,7 +903,7 @@ class Cache(HookedCache):
         if ids is None or self.batch is None:
             return None
         match recall.when.hears:
-            case "confidence":
+            case "confidence" | "rank":
                 signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()
             case "similarity":
                 signals = query_similarities(self.cache_layers)
@@ -913,6 +913,8 @@ class Cache(HookedCache):
         if self._is_token is not None:
             ends = self._is_token[:, -1].tolist()
             newest = [place if end else None for place, end in zip(newest, ends, strict=True)]
+        if recall.when.hears == "rank":
+            signals = self.looks.ranks(signals, newest)
         decided = self.looks.decide(recall, signals, newest)
         both = zip(decided, self.evictor.num_cold, strict=True)
         looking = [looks and num_cold > 0 for looks, num_cold in both]
@@ -1287,10 +1289,7 @@ class Cache(HookedCache):
         self._newest = self._new_confidences = None
         self._num_waiting = max(0, self._num_waiting - count)
         self.num_new = min(self.num_new, self.seen)
-        alarms, fed = self.looks.alarms, self.evictor.fed
-        for i, num_seen in enumerate(fed if alarms else ()):
-            alarm = alarms[i]
-            alarms[i] = None if alarm is None or alarm >= num_seen else alarm
+        self.looks.forget(self.evictor.fed)
 
     @torch.no_grad()
     def _evict_waiting(self) -> None:

@@ -22,6 +22,8 @@ from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import DensePart
 
 _LAST = torch.iinfo(torch.int64).max
+_RANKED = 64
+"""Confidences of a sequence, the newest included, among which each has its rank (our choice)."""
 
 
 class LookRecord:
@@ -34,6 +36,7 @@ class LookRecord:
         changed: int = 0,
         fetched: Mapping[str, int] | None = None,
         read_nbytes: int = 0,
+        heard: Sequence[Sequence[tuple[int, float]]] = (),
     ) -> None:
         self.alarms = list(alarms)
         """Position of each sequence's latest alarm; None before the first."""
@@ -45,6 +48,9 @@ class LookRecord:
         """Entries fetched, over all layers and segments, by the label of their tokens."""
         self.read_nbytes = read_nbytes
         """Bytes read in cold tiers and their digests, over all layers and segments."""
+        self.heard = [list(each) for each in heard]
+        """Position and confidence of each sequence's latest tokens, at most 63; those that had a
+        rank, and none for a policy that hears no ranks."""
         self.latest: Mapping[str, int] = {}
         """Entries that the latest look fetched, counted as in `fetched`."""
 
@@ -66,6 +72,33 @@ class LookRecord:
     def reorder(self, index: Sequence[int]) -> None:
         """Make sequence i a copy of what sequence index[i] was."""
         self.alarms = [self.alarms[i] for i in index]
+        self.heard = [list(self.heard[i]) for i in index] if self.heard else []
+
+    def forget(self, fed: Sequence[int]) -> None:
+        """Forget the alarms and confidences of tokens after the first `fed` of each sequence."""
+        before = zip(self.alarms, fed, strict=False)
+        self.alarms = [None if alarm is None or alarm >= end else alarm for alarm, end in before]
+        latest = zip(self.heard, fed, strict=False)
+        self.heard = [[each for each in heard if each[0] < end] for heard, end in latest]
+
+    def ranks(self, confidences: Sequence[float], newest: Sequence[int | None]) -> list[float]:
+        """Return the rank of each confidence among the latest of its sequence, and note it.
+
+        It is the share of them that are at most as high, in the middle of the confidence's own
+        step: 0.5 for the first, and 1 / 128 for the lowest of 64.
+
+        Args:
+            newest: as in `decide`; a sequence without a new token has any rank.
+        """
+        self.heard = self.heard or [[] for _ in confidences]
+        ranks = []
+        for heard, confidence, position in zip(self.heard, confidences, newest, strict=True):
+            lower = sum(earlier <= confidence for _, earlier in heard)
+            ranks.append((lower + 0.5) / (len(heard) + 1))
+            if position is not None:
+                heard.append((position, confidence))
+                del heard[: -(_RANKED - 1)]
+        return ranks
 
     def decide(
         self, recall: LookBack, signals: Sequence[float], newest: Sequence[int | None]

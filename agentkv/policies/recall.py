@@ -83,7 +83,7 @@ class LookBack:
         require_flag("digests", self.digests)
         if not isinstance(self.when, Occasion):
             raise PolicyError(
-                "when must be Always(), Unsure(...), Turned(...) or AtRandom(...); "
+                "when must be Always(), Unsure(...), Unsurest(...), Turned(...) or AtRandom(...); "
                 f"found {self.when!r}"
             )
 
@@ -92,7 +92,7 @@ class LookBack:
         return _QUERIES[self.when.hears]
 
 
-_QUERIES: dict[Signal | None, int] = {None: 0, "confidence": 0, "similarity": 2}
+_QUERIES: dict[Signal | None, int] = {None: 0, "confidence": 0, "rank": 0, "similarity": 2}
 """Latest queries of each layer that a signal needs."""
 
 
@@ -151,6 +151,31 @@ class Unsure:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsurest:
+    """A share of the tokens looks back: those whose confidence is lowest.
+
+    A token is compared with the latest ones of its sequence, so that the alarm fits any model and
+    any text without a threshold. Where more tokens than 1 - `share` are equally sure, fewer look.
+
+    Source: our choice. Ranks among earlier values hold a share whatever their distribution, as in
+    conformal prediction.
+    """
+
+    share: float = 0.1
+    """Share of the tokens."""
+    hears: ClassVar[Signal] = "rank"
+
+    def __post_init__(self) -> None:
+        require_share("share", self.share)
+
+    def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
+        return signal < self.share
+
+    def looks(self, position: int, last_alarm: int | None) -> bool:
+        return position == last_alarm
+
+
+@dataclass(frozen=True, slots=True)
 class Turned:
     """A token looks back if its queries have turned away from those of the token before.
 
@@ -174,7 +199,8 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class AtRandom:
-    """A share of the tokens looks back, whatever the confidence: the control of `Unsure`."""
+    """A share of the tokens looks back, whatever the confidence: the control of `Unsure` and
+    `Unsurest`."""
 
     share: float
     """Share of the tokens."""

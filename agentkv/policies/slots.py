@@ -307,9 +307,10 @@ class Precision(Protocol):
         """
 
 
-Signal = Literal["confidence", "similarity"]
-"""A number per token. confidence: of the next token. similarity: mean cosine of the token's queries
-and those of the token before."""
+Signal = Literal["confidence", "rank", "similarity"]
+"""A number per token. confidence: of the next token. rank: of this confidence among the latest ones
+of its sequence, from 0 (the lowest) to 1. similarity: mean cosine of the token's queries and those
+of the token before."""
 
 
 @runtime_checkable

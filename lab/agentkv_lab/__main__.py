@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentkv.defaults import POLICY
+from agentkv.settings import ModelSettings
 from agentkv_tasks.cli.bench.options import OF_WORLD, Out, Overwrite, TextFile, Threads
 from agentkv_tasks.cli.bench.samples import samples_command
 from agentkv_tasks.cli.options import (
@@ -421,6 +422,55 @@ def removal(
             fresh=fresh,
         )
         run_bench(RemovalBench(seen=seen, num_tokens=0, most=most, **common), console)
+
+
+@lab.command()
+@takes(RunSettings, *ModelSettings.model_fields, policies=("lookback-int8",))
+def trigger(
+    given: dict[str, Any],
+    train: Annotated[Path, typer.Option(help="Text that the learned triggers are fitted to.")],
+    test: Annotated[Path, typer.Option(help="Text that all signals are judged on.")],
+    train_samples: Annotated[int, typer.Option(min=2, help="Continuations of --train.")] = 16,
+    samples: Annotated[int, typer.Option(min=2, help="Continuations of --test.")] = 16,
+    seen: Annotated[int, typer.Option(min=1, help="Tokens read before a continuation.")] = 2048,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a continuation.")] = 96,
+    entries: Annotated[
+        int, typer.Option(min=1, help="Entries of the window whose bytes the cache has.")
+    ] = 512,
+    threads: Threads = None,
+    work: Annotated[
+        Path, typer.Option(help="Folder that keeps what was read, and from which it goes on.")
+    ] = Path("runs/trigger"),
+    reads: Annotated[bool, typer.Option("--read/--no-read", help="Read what --work lacks.")] = True,
+    out: Annotated[Path, typer.Option(help="File for the rows.")] = Path("runs/trigger.jsonl"),
+) -> None:
+    """Find the signal that tells at which tokens a look pays.
+
+    At every token of a continuation a look is tried and taken back. The table says which share of
+    what all looks bring the tokens have that a signal ranks first: confidence, entropy, attention
+    that cold entries draw, and triggers learned from them.
+    """
+    with for_people() as console:
+        from agentkv_lab.trigger.measure import TriggerBench, run_bench
+
+        run_bench(
+            TriggerBench(
+                settings=RunSettings.read(**given),
+                train=train,
+                test=test,
+                num_train=train_samples,
+                num_test=samples,
+                reads=reads,
+                seen=seen,
+                num_tokens=tokens,
+                entries=entries,
+                threads=threads,
+                work=work,
+                out=out,
+                command=this_command("python -m agentkv_lab"),
+            ),
+            console,
+        )
 
 
 @lab.command()

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
 from agentkv.policies.allocators import Linear
 from agentkv.policies.gates import Confident
-from agentkv.policies.recall import LookBack, Unsure
+from agentkv.policies.recall import Always, LookBack, Unsure, Unsurest
 from agentkv.settings import PolicySettings
 from agentkv.trace import Episode, Step, TraceWriter
 from agentkv_env.page import Box, Node, Page
-from agentkv_tasks.calibrate.calibrate import Calibration, best_of, calibrate, check
+from agentkv_tasks.calibrate.calibrate import Calibration, best_of, calibrate, check, policy_file
+from agentkv_tasks.calibrate.draws import DRAWS
 from agentkv_tasks.calibrate.layers import SLOPES
 from agentkv_tasks.calibrate.looks import BLOCKS, STRETCHES, Heard
 from agentkv_tasks.calibrate.recorded import READ, WRITTEN, CalibrationError, of_runs, of_text
@@ -178,7 +180,8 @@ def test_every_candidate_looks_back_about_as_often_as_wanted(
     assert [when.stretch for _, when in tried[len(BLOCKS) :] if isinstance(when, Unsure)] == list(
         STRETCHES
     )
-    for each in candidates[: len(BLOCKS)]:
+    assert tried[-1][1] == Unsurest(0.2) and candidates[-1].threshold is None
+    for each in (*candidates[: len(BLOCKS)], candidates[-1]):
         assert each.share == pytest.approx(0.2, abs=0.06) and each.cold_bytes > 0
 
 
@@ -228,6 +231,31 @@ def test_layers_are_compared_at_equal_sums(short: Path, tmp_path: Path) -> None:
     assert made.allocator == best_of([own, *candidates]).policy.allocator
 
 
+@pytest.mark.slow
+def test_draws_are_compared_by_the_tokens_that_fetch(short: Path, tmp_path: Path) -> None:
+    out, console = tmp_path / "draw.toml", Console(file=io.StringIO())
+    wanted = calibration("lookback-int4", text=short, out=out, fit="draw")
+    full, without, *candidates = calibrate(wanted, console)
+    assert full.share is None and without.share is None and len(candidates) == len(DRAWS)
+    shares = [each.share or 0.0 for each in candidates]
+    assert 1 == shares[0] >= shares[1] > shares[-1] and sorted(shares, reverse=True) == shares
+    recall = make_policy(PolicySettings(name=str(out))).recall
+    assert isinstance(recall, LookBack) and recall.when == Always()
+    assert recall == best_of(candidates).policy.recall and recall.draw in DRAWS
+
+
+@pytest.mark.parametrize("when", [Unsurest(0.3), Unsure(0.4, 3)])
+def test_a_chosen_alarm_is_read_back_from_the_file_of_its_policy(
+    tmp_path: Path, when: Unsurest | Unsure
+) -> None:
+    base = make_policy(PolicySettings(name="lookback"))
+    recall = LookBack(when, blocks=3, draw=0.1)
+    chosen = Outcome("", replace(base, recall=recall), 1.0, 0.5, 1, 1)
+    out = tmp_path / "policy.toml"
+    out.write_bytes(policy_file(calibration(text=None, out=out), chosen))
+    assert make_policy(PolicySettings(name=str(out))).recall == replace(recall, short=0)
+
+
 def test_a_policy_that_evicts_gets_a_recall(text: Path, tmp_path: Path) -> None:
     assert check(calibration("h2o", text=text, out=tmp_path / "h2o.toml")).name == "h2o"
 
@@ -238,7 +266,7 @@ def test_a_policy_that_evicts_gets_a_recall(text: Path, tmp_path: Path) -> None:
         ({"model": "solution"}, "is a script"),
         ({"policy": "full"}, "full evicts nothing"),
         ({"policy": "lookbak"}, "lookback"),
-        ({"fit": "loks"}, "--fit 'loks' is unknown; known: looks, weights, layers"),
+        ({"fit": "loks"}, "--fit 'loks' is unknown; known: looks, draw, weights, layers"),
         ({"fit": "weights"}, "lookback has no confidence gate"),
         ({"policy": "mine.toml"}, "cannot be the base of another"),
         ({"share": 0.0}, "more than 0, less than 1"),

@@ -143,6 +143,7 @@ def state_of(cache: Restorable) -> CacheState:
             used=dict(evictor.allowance.state),
             spans=tuple(map(_spans_state, evictor.spans.sequences)),
             alarms=tuple(cache.looks.alarms),
+            heard=tuple(map(tuple, cache.looks.heard)),
             num_looks=cache.looks.count,
             num_changing_looks=cache.looks.changed,
             fetched=dict(cache.looks.fetched),
@@ -245,6 +246,7 @@ def fill(
             state.num_changing_looks,
             state.fetched,
             state.look_nbytes,
+            state.heard,
         )
         cache.numberings = [
             Numbering(torch.tensor(starts, dtype=torch.int64), end)

@@ -115,6 +115,9 @@ class CacheState(_StateModel):
     all are those of the stream."""
     num_renumberings: Count = 0
     """Number of renumberings of all sequences."""
+    heard: tuple[tuple[tuple[Count, FiniteFloat], ...], ...] = ()
+    """Position and confidence of each sequence's latest tokens, as `LookRecord` has them; empty for
+    a policy that ranks none."""
 
     @model_validator(mode="after")
     def _check(self) -> "CacheState":
@@ -127,6 +130,8 @@ class CacheState(_StateModel):
             raise ValueError(f"found turns of {len(self.turns)} sequences, not {batch}")
         if len(self.alarms) not in (0, batch):
             raise ValueError(f"found alarms of {len(self.alarms)} sequences, not {batch}")
+        if len(self.heard) not in (0, batch):
+            raise ValueError(f"found confidences of {len(self.heard)} sequences, not {batch}")
         if len(self.spans) != max(1, batch):
             raise ValueError(f"found spans of {len(self.spans)} sequences, not {max(1, batch)}")
         if len(self.numberings) not in (0, batch):

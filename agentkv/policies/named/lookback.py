@@ -9,16 +9,17 @@ from agentkv.policies.named.newest import streaming
 from agentkv.policies.named.stored import Recent, with_older
 from agentkv.policies.parameters import Help, require_one_of
 from agentkv.policies.policy import Policy
-from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, LookBack, Turned, Unsure, Unsurest
 from agentkv.policies.slots import Occasion
 from agentkv_kernels.formats import BLOCK
 
 When = Annotated[
-    Literal["unsure", "always", "turned", "random"],
+    Literal["unsure", "unsurest", "always", "turned", "random"],
     Help(
-        'Which tokens look back: "unsure" those with an alarm, "always" all, in their one pass '
-        'through the model, "turned" those whose queries differ from those of the token before, '
-        '"random" a share of them, as a control (our choice).'
+        'Which tokens look back: "unsure" those with an alarm, "unsurest" the least sure share of '
+        'them, "always" all, in their one pass through the model, "turned" those whose queries '
+        'differ from those of the token before, "random" a share of them, as a control (our '
+        "choice)."
     ),
 ]
 ColdFormat = Annotated[
@@ -61,7 +62,10 @@ def lookback(
         ),
     ] = 0.8,
     share: Annotated[
-        float, Help('Share of the tokens that look back if when="random" (our choice: 0.1).')
+        float,
+        Help(
+            'Share of the tokens that look back if when="unsurest" or "random" (our choice: 0.1).'
+        ),
     ] = 0.1,
     blocks: Annotated[int, Help("Blocks that a token fetches in each layer (our choice: 8).")] = 8,
     block: Annotated[
@@ -107,6 +111,7 @@ def lookback(
     """
     occasions: dict[str, Occasion] = {
         "unsure": Unsure(threshold, stretch, calm),
+        "unsurest": Unsurest(share),
         "always": Always(),
         "turned": Turned(similarity),
         "random": AtRandom(share),

@@ -20,6 +20,7 @@ from agentkv.files import require_file, write_atomic
 from agentkv.models.local import LocalModel
 from agentkv.policies.policy import Policy
 from agentkv.settings import PolicySettings
+from agentkv_tasks.calibrate.draws import Draws
 from agentkv_tasks.calibrate.layers import Layers
 from agentkv_tasks.calibrate.looks import Looks
 from agentkv_tasks.calibrate.recorded import CalibrationError, Recording, of_runs, of_text
@@ -55,7 +56,7 @@ class Fit(Protocol):
 
 
 FITS: Mapping[str, Fit] = MappingProxyType(
-    {"looks": Looks(), "weights": Weights(), "layers": Layers()}
+    {"looks": Looks(), "draw": Draws(), "weights": Weights(), "layers": Layers()}
 )
 """Values of `--fit`."""
 

@@ -1,12 +1,13 @@
 """Fit looks: threshold, stretch and blocks of a policy that looks back."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from agentkv.cache.cache import Cache
 from agentkv.policies.policy import Policy
-from agentkv.policies.recall import Forget, LookBack, Unsure
+from agentkv.policies.recall import Forget, LookBack, Unsure, Unsurest
 from agentkv.policies.slots import Occasion, Signal
 from agentkv_tasks.calibrate.trial import MOST_RUNS, Outcome, Trial, is_near, nearest
 
@@ -18,7 +19,7 @@ STRETCHES = (4, 16)
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The confidences of tokens, in order, recording by recording."""
+    """The confidences of tokens, or their ranks, in order, recording by recording."""
 
     positions: list[int] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
@@ -52,27 +53,31 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Listening:
-    """`Unsure`, and what it heard."""
+    """An occasion, and what it heard."""
 
-    unsure: Unsure
+    when: Unsure | Unsurest
     heard: Heard
-    hears: ClassVar[Signal] = "confidence"
+
+    @property
+    def hears(self) -> Signal:
+        return self.when.hears
 
     def is_alarm(self, signal: float, position: int, last_alarm: int | None) -> bool:
         self.heard.positions.append(position)
         self.heard.confidences.append(signal)
-        return self.unsure.is_alarm(signal, position, last_alarm)
+        return self.when.is_alarm(signal, position, last_alarm)
 
     def looks(self, position: int, last_alarm: int | None) -> bool:
-        return self.unsure.looks(position, last_alarm)
+        return self.when.looks(position, last_alarm)
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
     """Chooses which tokens look back, and how many blocks each of them fetches.
 
-    Every candidate gets the threshold at which the wanted share of its tokens looks back. What a
-    token fetches changes the confidence of later ones, so a threshold is tried out.
+    Every candidate but one gets the threshold at which the wanted share of its tokens looks back.
+    What a token fetches changes the confidence of later ones, so a threshold is tried out. The last
+    one, `Unsurest`, holds the share by itself.
     """
 
     alarms: ClassVar[tuple[str, str] | None] = ("looks", "share of the tokens that look back")
@@ -95,6 +100,7 @@ class Looks:
         best = min(candidates, key=lambda outcome: outcome.nll).policy.recall
         assert isinstance(best, LookBack)
         candidates += [fitted(best.blocks, stretch) for stretch in STRETCHES]
+        candidates.append(self._unsurest(trial, replace(policy, recall=best), share))
         return [without, *candidates]
 
     def parameters(self, chosen: Policy) -> dict[str, Any]:
@@ -104,23 +110,27 @@ class Looks:
     def slot(self, chosen: Policy) -> tuple[str, str, dict[str, Any]]:
         """Return the recall."""
         recall = chosen.recall
-        assert isinstance(recall, LookBack) and isinstance(recall.when, Unsure)
-        return (
-            "recall",
-            "lookback",
-            {
-                "threshold": recall.when.threshold,
-                "stretch": recall.when.stretch,
-                "blocks": recall.blocks,
-                "block": recall.block,
-                "promotes": recall.promotes,
-                "format": recall.format,
-                "digests": recall.digests,
-                "short": recall.short,
-                "draw": recall.draw,
-                "repair": recall.repair,
-            },
-        )
+        assert isinstance(recall, LookBack)
+        match recall.when:
+            case Unsurest(share):
+                return recall_slot(recall, {"when": "unsurest", "share": share})
+            case Unsure(threshold, stretch):
+                return recall_slot(recall, {"threshold": threshold, "stretch": stretch})
+            case other:
+                raise AssertionError(f"{other} is no candidate")
+
+    def _unsurest(self, trial: Trial, policy: Policy, share: float) -> Outcome:
+        """Run a policy whose tokens look back if they are among the wanted share."""
+        recall, when, heard = policy.recall, Unsurest(share), Heard()
+        assert isinstance(recall, LookBack)
+
+        def note(cache: Cache) -> None:
+            heard.note(could_look=any(cache.evictor.num_cold))
+
+        listening = replace(policy, recall=replace(recall, when=_Listening(when, heard)))
+        outcome = trial.run(f"{recall.blocks} blocks, unsurest", listening, note)
+        policy = replace(policy, recall=replace(recall, when=when))
+        return replace(outcome, policy=policy, share=heard.share(when))
 
     def _fitted(self, trial: Trial, policy: Policy, stretch: int, share: float) -> Outcome:
         """Run a policy that looks back until as many of its tokens look back as wanted."""
@@ -148,3 +158,13 @@ class Looks:
                 break
             unsure = Unsure(heard.threshold(share, stretch), stretch)
         return nearest(tried, share)
+
+
+def recall_slot(recall: LookBack, own: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Return the slot of a recall, the named policy that has it, and its parameters.
+
+    Args:
+        own: parameters that say which tokens look back.
+    """
+    names = ("blocks", "block", "promotes", "format", "digests", "short", "draw", "repair")
+    return "recall", "lookback", {**own, **{name: getattr(recall, name) for name in names}}

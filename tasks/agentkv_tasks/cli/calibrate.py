@@ -21,14 +21,16 @@ def calibrate(
     fit: Annotated[
         str,
         typer.Option(
-            help="looks: threshold, stretch and blocks of looks; weights: threshold and weights of "
-            "the confidence; layers: shares of the first and the last layer."
+            help="looks: threshold, stretch and blocks of looks; draw: share of attention at which "
+            "a block is fetched; weights: threshold and weights of the confidence; layers: shares "
+            "of the first and the last layer."
         ),
     ] = "looks",
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Named policy that evicts. [default: lookback; for weights conf-kv-int8]"
+            help="Named policy that evicts. [default: lookback; for draw lookback-int4; for "
+            "weights conf-kv-int8]"
         ),
     ] = None,
     share: Annotated[
@@ -55,7 +57,8 @@ def calibrate(
         from agentkv_tasks.calibrate.calibrate import Calibration
         from agentkv_tasks.calibrate.calibrate import calibrate as run_calibration
 
-        policies = (policy or ("conf-kv-int8" if fit == "weights" else "lookback"),)
+        others = {"draw": "lookback-int4", "weights": "conf-kv-int8"}
+        policies = (policy or others.get(fit, "lookback"),)
         run_calibration(
             Calibration(
                 settings=RunSettings.read(**given, policies=policies),

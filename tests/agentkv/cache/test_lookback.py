@@ -11,13 +11,13 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
-from agentkv.cache.look_back import Look, SecondPass, query_similarities
+from agentkv.cache.look_back import Look, LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure
+from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure, Unsurest
 from agentkv_kernels.digests import decode
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed, kept
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
@@ -490,6 +490,73 @@ def test_looks_go_on_until_the_model_is_calm():
         Unsure(threshold=0.5, calm=0.4)
 
 
+def shares_of_looks(when, confidences):
+    """Share of one sequence's tokens that look back, of the first and of the second half."""
+    record, found = LookRecord([None]), []
+    for position, confidence in enumerate(confidences):
+        ranks = record.ranks([confidence], [position])
+        found += record.decide(LookBack(when), ranks, [position])
+    half = len(found) // 2
+    return sum(found[:half]) / half, sum(found[half:]) / half
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.5])
+def test_the_unsurest_share_is_held_whatever_the_confidences_are(share):
+    draw = torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # a base model, a chat model that is nearly always sure, and one text after the other
+    for confidences in (draw, 1 - draw**8 / 100, torch.cat([draw[:1000], 1 - draw[1000:] / 9])):
+        for found in shares_of_looks(Unsurest(share), confidences.tolist()):
+            assert found == pytest.approx(share, abs=0.02)
+
+
+def test_of_equally_sure_tokens_none_is_the_unsurest():
+    assert shares_of_looks(Unsurest(0.3), [1.0] * 60) == (0, 0)
+    before, after = shares_of_looks(Unsurest(0.3), [1.0] * 60 + [0.9] * 60)
+    assert before == 0 and after == pytest.approx(0.3, abs=0.1)
+
+
+@torch.no_grad()
+def test_ranks_go_on_after_copies_forks_files_and_other_orders(model_of, tokens, tmp_path):
+    model = model_of("llama")
+    policy = agentkv.policy("lookback", when="unsurest", share=0.4, blocks=2, block=4, slack=7)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=24)
+    for seed in range(12):
+        cache.feed(model, tokens(2, 1 if seed else 33, seed=seed))
+    before = cache.snapshot()
+    cache.save(tmp_path / "cache")
+    others = [copy.deepcopy(cache), cache.fork(), agentkv.Cache.load(tmp_path / "cache", model)]
+    turned = copy.deepcopy(cache)
+    turned.reorder_cache(torch.tensor([1, 0]))
+    cache.feed(model, tokens(2, 5, seed=40))
+    assert cache.looks.heard != others[0].looks.heard
+    cache.restore(before)
+    for seed in range(6):
+        ids = tokens(2, 1, seed=seed)
+        expected = cache.feed(model, ids)
+        for other in others:
+            assert torch.equal(other.feed(model, ids), expected)
+        found = turned.feed(model, ids.flip(0)).flip(0)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    for other in (*others, turned):
+        assert other.num_looks == cache.num_looks > before.state.num_looks
+    for one, other in zip(turned.looks.heard[0], cache.looks.heard[1], strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_forgotten_token_has_no_rank_any_more(model_of, tokens):
+    model = model_of("llama")
+    policy = agentkv.policy("lookback", when="unsurest", share=0.4)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=100)
+    for seed in range(4):
+        cache.feed(model, tokens(1, 1, seed=seed))
+    expected = [list(each) for each in cache.looks.heard]
+    cache.feed(model, tokens(1, 3, seed=9))
+    assert [place for place, _ in cache.looks.heard[0]] == [0, 1, 2, 3, 6]
+    cache.crop(-3)
+    assert cache.looks.heard == expected
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["window", "snapkv"])
 def test_a_token_looks_back_where_its_queries_have_turned(model_of, tokens, name):
@@ -785,6 +852,7 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: Unsure(1.5), r"threshold must be in \[0, 1\]"),
         (lambda: Unsure(stretch=-1), "stretch must be"),
         (lambda: AtRandom(2.0), "share must be"),
+        (lambda: Unsurest(-0.1), r"share must be in \[0, 1\]"),
         (lambda: Turned(-0.1), "similarity must be"),
         (lambda: LookBack(Always(), draw=1.1), "draw must be"),
         (lambda: LookBack(Always(), short=-1), "short must be"),

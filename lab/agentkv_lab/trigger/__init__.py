@@ -1,0 +1,1 @@
+"""`agentkv_lab trigger`."""
