@@ -9,6 +9,7 @@ Shapes: T tokens, F features.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,7 +98,7 @@ def fit(tokens: ReadTokens, label: Tensor, parts: tuple[str, ...]) -> Trigger:
     inputs = (features - mean) / deviation
     wanted = (label > label.quantile(1 - POSITIVE)).to(torch.float32)
     weights = torch.zeros(inputs.shape[1] + 1, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=_STEPS, line_search_fn="strong_wolfe")
+    optimizer: Any = torch.optim.LBFGS([weights], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
@@ -107,12 +108,12 @@ def fit(tokens: ReadTokens, label: Tensor, parts: tuple[str, ...]) -> Trigger:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimizer.step(loss)  # type: ignore[arg-type]
+    optimizer.step(loss)
     return Trigger(parts, directions, mean, deviation, weights.detach()[:-1])
 
 
 def _directions(vectors: Tensor) -> Tensor:
-    _, _, directions = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    directions: Tensor = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)[2]
     return directions[:NUM_DIRECTIONS].mT
 
 
