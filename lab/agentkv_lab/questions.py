@@ -2,10 +2,12 @@
 
     python -m agentkv_lab.questions ruler.jsonl --policy repair --length 2048
     python -m agentkv_lab.questions ruler.jsonl --length 2048 --draw docs/answers.svg
+    python -m agentkv_lab.questions calls.jsonl --calls --policy lookback-int8
 
 Only tasks that the full cache solves to 60 % count. The score of a context is the mean over its
 questions and modes; contexts are the clusters of the sign-flip test, and Holm's method corrects its
-p-values over all policies of a length.
+p-values over all policies of a length. With `--calls`, the rows are those of `agentkv bench calls`,
+whose conversations are paired by their nats.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentkv_lab.picture import Axes, Mark, chart
+from agentkv_tasks.bench.calls.rows import CallsRow
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.ruler.rows import RulerRow
 from agentkv_tasks.bench.ruler.table import deciding, mean_scores
@@ -85,29 +88,57 @@ def pairs(rows: Sequence[RulerRow], policy: str, length: int) -> list[Pair]:
             continue
         if other.keys() != own.keys():
             raise ValueError(f"{label!r} lacks tasks or contexts of {policy!r}; measure them first")
-        differences = [own[place] - other[place] for place in own]
-        parts = [round(each * _PARTS) for each in differences]
-        found.append(
-            Pair(
-                label=label,
-                score=fmean(other.values()),
-                difference=fmean(differences),
-                interval=bootstrap_interval(differences),
-                num_contexts=len(differences),
-                won=sum(each > 0 for each in parts),
-                lost=sum(each < 0 for each in parts),
-                p_value=sign_flip_exact(parts),
-            )
-        )
+        found.append(_pair(label, fmean(other.values()), [own[at] - other[at] for at in own]))
+    return _corrected(found)
+
+
+def call_pairs(rows: Sequence[CallsRow], policy: str) -> list[Pair]:
+    """Compare a policy with every other one by the nats of each conversation's answers, per token.
+
+    A score and a difference are negative nats, so that more is better.
+
+    Raises:
+        ValueError: the rows lack the policy.
+    """
+    means = {
+        row.label: [-nll / n for nll, n in zip(row.sum_nll, row.num_answer_tokens, strict=True)]
+        for row in rows
+    }
+    if policy not in means:
+        raise ValueError(f"{policy!r} has no rows; those are {list(means)}")
+    own = means.pop(policy)
+    return _corrected(
+        [
+            _pair(label, fmean(other), [a - b for a, b in zip(own, other, strict=True)])
+            for label, other in means.items()
+        ]
+    )
+
+
+def _pair(label: str, score: float, differences: Sequence[float]) -> Pair:
+    parts = [round(each * _PARTS) for each in differences]
+    return Pair(
+        label=label,
+        score=score,
+        difference=fmean(differences),
+        interval=bootstrap_interval(differences),
+        num_contexts=len(differences),
+        won=sum(each > 0 for each in parts),
+        lost=sum(each < 0 for each in parts),
+        p_value=sign_flip_exact(parts),
+    )
+
+
+def _corrected(found: Sequence[Pair]) -> list[Pair]:
     corrected = holm([pair.p_value for pair in found])
     return [replace(pair, p_value=p) for pair, p in zip(found, corrected, strict=True)]
 
 
-def table(found: Sequence[Pair], policy: str, length: int) -> Table:
-    """Return the comparisons as a table of 80 columns."""
+def table(found: Sequence[Pair], title: str) -> Table:
+    """Return the comparisons as a table of 80 columns, in hundredths."""
     shown = Table(
         *("policy", "score", "points", "95 %", "contexts", "won/lost", "p"),
-        title=f"{policy} against each policy, {length} tokens",
+        title=title,
         caption="points: of the first policy more than this one. p: sign-flip test, Holm.",
         box=None,
     )
@@ -162,11 +193,21 @@ def main() -> None:
     parser.add_argument("--policy", help="compare all others with it")
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--draw", type=Path, metavar="FILE.svg")
+    parser.add_argument("--calls", action="store_true", help="rows of `agentkv bench calls`")
     options = parser.parse_args()
+    if options.calls:
+        files = [
+            RowFile(path, CallsRow, lambda row: row.label, fresh=False) for path in options.files
+        ]
+        compared = call_pairs([row for file in files for row in file.rows], options.policy)
+        title = f"{options.policy} against each policy, negative nats per token in hundredths"
+        Console(width=80).print(table(compared, title))
+        return
     rows = read(options.files)
     if options.policy:
         found = pairs(rows, options.policy, options.length)
-        Console(width=80).print(table(found, options.policy, options.length))
+        title = f"{options.policy} against each policy, {options.length} tokens"
+        Console(width=80).print(table(found, title))
     if options.draw:
         shown = marks(rows, options.length)
         drawn = chart(shown, axes_of(shown, options.length))

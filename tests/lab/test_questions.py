@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentkv_lab import questions
+from agentkv_tasks.bench.calls.rows import CallsRow
 from agentkv_tasks.bench.ruler.rows import RulerRow
 
 NOTHING = {
@@ -77,3 +78,31 @@ def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys)
     for name in ("full", "ours", "window"):
         assert f">{name}</text>" in picture
     assert picture.count('fill="#ffffff" stroke') == 1  # ours alone has cold entries
+
+
+def calls(label: str, sum_nll: list[float]) -> CallsRow:
+    return CallsRow(
+        label=label, names=["a", "b", "c"], num_tokens=[9, 9, 9], num_answer_tokens=[2, 4, 4],
+        hits=[1, 1, 1], num_answers=[1, 1, 1], exact=[0, 0, 0], sum_nll=sum_nll, hit_share=0.3,
+        exact_share=0.0, nll=1.0, mean_bytes=1.0, cold_bytes=0.0, all_bytes=1.0, seconds=1.0,
+        **{name: NOTHING[name] for name in (
+            "settings", "versions", "device", "commit", "parameters", "model", "weights", "source",
+            "prompts_sha256", "peak_bytes", "look_share",
+        )},
+    )  # fmt: skip
+
+
+def test_conversations_are_paired_by_their_nats(tmp_path: Path, monkeypatch, capsys):
+    rows = [calls("full", [2.0, 4.0, 4.0]), calls("ours", [4.0, 4.0, 6.0])]
+    (pair,) = questions.call_pairs(rows, "full")
+    assert (pair.label, pair.won, pair.lost, pair.num_contexts) == ("ours", 2, 0, 3)
+    assert pair.difference == pytest.approx((1.0 + 0.0 + 0.5) / 3)
+    assert pair.score == pytest.approx(-(2.0 + 1.0 + 1.5) / 3) and pair.p_value == 0.5
+    with pytest.raises(ValueError, match="'theirs' has no rows"):
+        questions.call_pairs(rows, "theirs")
+    file = tmp_path / "calls.jsonl"
+    file.write_text("".join(each.to_json() + "\n" for each in rows))
+    monkeypatch.setattr(sys, "argv", ["questions", str(file), "--calls", "--policy", "full"])
+    questions.main()
+    said = capsys.readouterr().out
+    assert "+50.0" in said and max(map(len, said.splitlines())) <= 80
