@@ -29,8 +29,12 @@ from agentkv_tasks.report.statistics import bootstrap_interval, holm, sign_flip_
 _PARTS = 2**10 * 3**3 * 5 * 7
 """Scores are multiples of one part of it, so that the exact test can add them as integers."""
 
-LABELS: dict[str, tuple[int, int, str]] = {}
-"""Where names stand in the committed picture."""
+LABELS = {
+    "repair": (0, 17, "middle"),
+    "repair-alarm": (12, 5, "start"),
+    "random": (12, 5, "start"),
+}
+"""Where names stand in the committed picture if not above."""
 
 
 @dataclass(frozen=True, slots=True)

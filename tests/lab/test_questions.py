@@ -80,6 +80,14 @@ def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys)
     assert picture.count('fill="#ffffff" stroke') == 1  # ours alone has cold entries
 
 
+def test_the_committed_picture_is_what_the_rows_give(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    rows = root / "lab" / "results" / "repairs_cpu-2-cores_2026-11-30" / "ruler-2048.jsonl"
+    shown = questions.marks(questions.read([rows]), 2048)
+    drawn = questions.chart(shown, questions.axes_of(shown, 2048))
+    assert (root / "docs" / "answers.svg").read_text(encoding="utf-8") == drawn
+
+
 def calls(label: str, sum_nll: list[float]) -> CallsRow:
     return CallsRow(
         label=label, names=["a", "b", "c"], num_tokens=[9, 9, 9], num_answer_tokens=[2, 4, 4],
