@@ -33,6 +33,8 @@ LABELS = {
     "repair": (0, 17, "middle"),
     "repair-alarm": (12, 5, "start"),
     "random": (12, 5, "start"),
+    "int4": (-2, -12, "end"),
+    "lookback-int4": (2, -12, "start"),
 }
 """Where names stand in the committed picture if not above."""
 
