@@ -77,7 +77,8 @@ FLOORS = {
         "outputs texts",
         "at_once concentration confidence edited forked gpu injection ocr perturbation picture "
         "ranking reach removal rounding states trigger",
-        "__main__ questions",
+        "mechanisms questions",
+        "__main__",
     ),
     "train_nano": (
         "attention optimizer passages tokenizer wording",

@@ -106,6 +106,7 @@ class Rehearsal(HookedCache):
         is_new, handle.is_stored = not handle.is_stored, True
         storage, output = layer.storage, query.new_zeros(query.shape)
         queries, of_segments = by_segment(storage, query), by_segment(storage, output)
+        # layers that share keys may ask with the last tokens alone
         num_new, num_q = handle.keys.shape[2], query.shape[2]
         for segment in range(storage.num_segments):
             sequence = segment // storage.layout.segments_per_sequence
@@ -118,9 +119,7 @@ class Rehearsal(HookedCache):
                 own,
                 [*storage.parts(segment), DensePart(keys, values, places)],
                 scale=scale,
-                q_positions=places[
-                    :, num_new - num_q :
-                ],  # layers that share keys may ask for fewer
+                q_positions=places[:, num_new - num_q :],
                 window=layer.shape.window,
                 sinks=layer.sinks_of(segment, attention),
             ).output[0]
@@ -142,7 +141,7 @@ class Rehearsal(HookedCache):
         if not positions.shape[0]:
             return
         [keys] = [part.decode_keys()[0] for part in cold.parts(segment)]  # (W, T, D)
-        hidden = _hidden(layer, segment, positions, self._fed[sequence])
+        is_out = ~self._can_return(layer, segment)
         hot_keys = [part.decode_keys()[0] for part in hot.parts(segment)]
         sinks = layer.sinks_of(segment, attention)
         best = torch.zeros(q.shape[1], positions.shape[0])
@@ -154,7 +153,7 @@ class Rehearsal(HookedCache):
                 num = some.shape[2]
                 sums.append(sinks.float().repeat_interleave(num).view(keys.shape[0], -1))
             logits = grouped.to(_HOST) @ keys.mT
-            logits[..., hidden] = -torch.inf
+            logits[..., is_out] = -torch.inf
             totals = torch.stack([logits.logsumexp(2), *(each.to(_HOST) for each in sums)])
             shares = (logits - totals.logsumexp(0).unsqueeze(2)).exp()
             shares = shares.view(q.shape[1], some.shape[2], -1)
@@ -187,8 +186,7 @@ class Rehearsal(HookedCache):
                 sequence = segment // layer.storage.layout.segments_per_sequence
                 positions = layer.cold.storage.positions(segment).to(torch.int64)
                 is_wanted = torch.isin(positions, wanted[sequence])
-                is_wanted[_hidden(layer, segment, positions, self._fed[sequence])] = False
-                pick = is_wanted.nonzero().squeeze(1)
+                pick = (is_wanted & self._can_return(layer, segment)).nonzero().squeeze(1)
                 picks.append(pick[positions[pick].argsort()])
                 self.read_nbytes += pick.shape[0] * layer.cold.entry_nbytes
                 self._promoted.append((layer, segment, positions[pick]))
@@ -223,18 +221,17 @@ class Rehearsal(HookedCache):
                 continue
             for segment in layer.cold.storage.segments(sequence):
                 positions = layer.cold.storage.positions(segment).to(torch.int64)
-                is_available = torch.ones_like(positions, dtype=torch.bool)
-                is_available[_hidden(layer, segment, positions, self._fed[sequence])] = False
-                available[positions[is_available]] = True
+                available[positions[self._can_return(layer, segment)]] = True
         return best_bursts(self.scores[sequence], available, count)
 
-
-def _hidden(layer: CacheLayer, segment: int, positions: Tensor, num_seen: int) -> Tensor:
-    """Return the numbers (n,) of a segment's cold entries that cannot come back: they are hot at
-    present, or the layer's window hides them."""
-    assert layer.cold is not None
-    hidden = torch.zeros_like(positions, dtype=torch.bool)
-    hidden[list(layer.cold.loans.of(segment).values())] = True
-    if layer.shape.window is not None:
-        hidden |= positions <= num_seen - layer.shape.window
-    return hidden.nonzero().squeeze(1)
+    def _can_return(self, layer: CacheLayer, segment: int) -> Tensor:
+        """Return which cold entries of a segment, (T,) bool, are not hot at present and lie within
+        the layer's window."""
+        assert layer.cold is not None
+        positions = layer.cold.storage.positions(segment)
+        can = torch.ones_like(positions, dtype=torch.bool)
+        can[list(layer.cold.loans.of(segment).values())] = False
+        if layer.shape.window is not None:
+            sequence = segment // layer.storage.layout.segments_per_sequence
+            can &= positions > self._fed[sequence] - layer.shape.window
+        return can

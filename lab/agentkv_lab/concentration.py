@@ -1,7 +1,7 @@
 """`agentkv_lab concentration`: how many entries hold most of a head's attention, and what heads
 that compete for their entries hold more than heads with equal shares.
 
-The attention is that of the last queries of a text, averaged. Ada-KV bounds the loss of a layer by
+It averages the attention of the last queries of a text. Ada-KV bounds the loss of a layer by
 2 C times the attention that its heads do not hold together (C is one constant of the layer), so
 that the share of the bound that adaptive budgets save does not depend on C.
 

@@ -1,4 +1,4 @@
-"""What each entry contributes to the attention output of a text's last token.
+"""A text's last token in each layer: its attention, and the projected values that it adds up.
 
 Shapes: H key-value heads, G query heads of each, w last queries, T entries, D head size, d hidden
 size.

@@ -104,8 +104,10 @@ def call_pairs(rows: Sequence[CallsRow], policy: str) -> list[Pair]:
     A score and a difference are negative nats, so that more is better.
 
     Raises:
-        ValueError: the rows lack the policy.
+        ValueError: the rows lack the policy, or have other conversations or another model.
     """
+    if len({(row.prompts_sha256, row.model, row.weights) for row in rows}) > 1:
+        raise ValueError("rows of other conversations or another model cannot be paired")
     means = {
         row.label: [-nll / n for nll, n in zip(row.sum_nll, row.num_answer_tokens, strict=True)]
         for row in rows

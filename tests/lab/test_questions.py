@@ -108,6 +108,8 @@ def test_conversations_are_paired_by_their_nats(tmp_path: Path, monkeypatch, cap
     assert pair.score == pytest.approx(-(2.0 + 1.0 + 1.5) / 3) and pair.p_value == 0.5
     with pytest.raises(ValueError, match="'theirs' has no rows"):
         questions.call_pairs(rows, "theirs")
+    with pytest.raises(ValueError, match="rows of other conversations"):
+        questions.call_pairs([rows[0], replace(rows[1], prompts_sha256="2")], "full")
     file = tmp_path / "calls.jsonl"
     file.write_text("".join(each.to_json() + "\n" for each in rows))
     monkeypatch.setattr(sys, "argv", ["questions", str(file), "--calls", "--policy", "full"])

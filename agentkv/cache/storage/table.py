@@ -300,7 +300,7 @@ class EntryTable(Addressed):
 
     @property
     def can_share(self) -> bool:
-        """Whether forks can share the entries, which lie neither on a device nor in a folder."""
+        """True if forks can share the entries: they are in host memory, outside any folder."""
         return self.tensors[0].device.type == "cpu" and self.memory.folder is None
 
     @property

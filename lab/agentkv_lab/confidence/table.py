@@ -68,7 +68,7 @@ class Tokens(Protocol):
 
     @property
     def features(self) -> Sequence[Sequence[float]]:
-        """As in `ConfidenceRow`, as are the others."""
+        """Features of each token's confidence; `ConfidenceRow` explains this and what follows."""
 
     @property
     def full_features(self) -> Sequence[Sequence[float]]: ...

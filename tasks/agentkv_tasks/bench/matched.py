@@ -1,4 +1,4 @@
-"""The policies of a measurement, and equal bytes for them."""
+"""The model and the policies of a measurement, and equal bytes for them."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,9 @@ import torch
 from agentkv.build import check_language_model, make_acting, make_policy, resolved_parameters
 from agentkv.cache.hf.families import describe
 from agentkv.cache.storage.sizes import resting_bytes
+from agentkv.models.adapter import digest_of
 from agentkv.policies.registry import policy
+from agentkv_tasks.bench.host import dtype_name, measured_on
 from agentkv_tasks.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -47,6 +49,26 @@ def acting_models(
         name: make_acting(settings, policy=each, model=local) for name, each in chosen.items()
     }
     return acting, {name: resolved_parameters(settings, each) for name, each in chosen.items()}
+
+
+def fields_of(settings: RunSettings, local: "LocalModel", **measured: Any) -> dict[str, Any]:
+    """Return the fields of a row that say which model was measured, how it reads, and on what.
+
+    Args:
+        measured: further settings of the measurement.
+    """
+    return {
+        "model": local.name,
+        "weights": digest_of(settings),
+        "settings": {
+            "prefill": settings.prefill,
+            "chunk": settings.chunk,
+            "dtype": dtype_name(local.model),
+            "cache_dtype": local.dtype_of(settings),
+            **measured,
+        },
+        **measured_on(local.model),
+    }
 
 
 def window_bytes(entries: int, settings: RunSettings, local: "LocalModel") -> int:

@@ -8,6 +8,11 @@ from rich.table import Table
 
 from agentkv.terminal import human_bytes
 
+FULL = "full"
+"""The policy with which the others of a measurement are compared."""
+GATE = 0.6
+"""Score of the full cache from which on a task decides (our choice)."""
+
 _Item = TypeVar("_Item")
 
 

@@ -17,17 +17,22 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentkv.build import load_run_model
-from agentkv.models.adapter import digest_of
 from agentkv_tasks.bench.calls.conversations import Conversation, read_conversations
 from agentkv_tasks.bench.calls.read import Encoded, Read, encoded, read
 from agentkv_tasks.bench.calls.rows import CallsRow
-from agentkv_tasks.bench.calls.table import FULL, tables
+from agentkv_tasks.bench.calls.table import tables
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
-from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import acting_models, check_policies, with_window_bytes
+from agentkv_tasks.bench.host import threads_of_torch
+from agentkv_tasks.bench.matched import (
+    acting_models,
+    check_policies,
+    fields_of,
+    with_window_bytes,
+)
 from agentkv_tasks.bench.needle.words import words_template
 from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.tables import FULL
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -179,21 +184,11 @@ def _file(bench: CallsBench) -> RowFile[CallsRow]:
 
 def _alike(bench: CallsBench, local: "LocalModel", chosen: Sequence[Encoded]) -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
-    settings = bench.settings
     digest = hashlib.sha256("\n".join(each.digest for each in chosen).encode())
     return {
-        "model": local.name,
-        "weights": digest_of(settings),
         "source": bench.source.name,
         "names": [each.name for each in chosen],
         "prompts_sha256": digest.hexdigest(),
         "num_tokens": [each.num_tokens for each in chosen],
-        "settings": {
-            "prefill": settings.prefill,
-            "chunk": settings.chunk,
-            "dtype": dtype_name(local.model),
-            "cache_dtype": local.dtype_of(settings),
-            "entries": bench.entries,
-        },
-        **measured_on(local.model),
+        **fields_of(bench.settings, local, entries=bench.entries),
     }

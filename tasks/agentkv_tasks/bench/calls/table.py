@@ -6,12 +6,15 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.calls.rows import CallsRow
-from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text
+from agentkv_tasks.bench.tables import (
+    BYTES,
+    FULL,
+    GATE,
+    bench_table,
+    bytes_cells,
+    threads_text,
+)
 from agentkv_tasks.report.statistics import bootstrap_interval
-
-FULL = "full"
-GATE = 0.6
-"""Share of likeliest tokens of the full cache from which on the conversations decide."""
 
 _CAPTION = (
     "tokens: % of the tokens of the answers that were the likeliest ones, each given those before "

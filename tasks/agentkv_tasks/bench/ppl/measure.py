@@ -9,13 +9,14 @@ from rich.console import Console
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.ppl.read import Continuation, read_sample
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
-from agentkv_tasks.bench.ppl.table import FULL, WINDOW, figures, tables
+from agentkv_tasks.bench.ppl.table import WINDOW, figures, tables
 from agentkv_tasks.bench.samples.measure import (
     Measurement,
     SampleBench,
     check_samples,
     measure_samples,
 )
+from agentkv_tasks.bench.tables import FULL
 
 
 def run_bench(bench: SampleBench, console: Console) -> list[PerplexityRow]:

@@ -10,10 +10,17 @@ from rich.text import Text
 from agentkv.terminal import human_bytes
 from agentkv_tasks.bench.ppl.rows import PerplexityRow
 from agentkv_tasks.bench.sweep import variation_of
-from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text, with_gaps
+from agentkv_tasks.bench.tables import (
+    BYTES,
+    FULL,
+    bench_table,
+    bytes_cells,
+    threads_text,
+    with_gaps,
+)
 from agentkv_tasks.report.plot import Axis, Figure, Plot, Series, line_plot, naming, spanning
 
-FULL, WINDOW = "full", "window"
+WINDOW = "window"
 """The policies between which the others lie."""
 _RESAMPLES = 2_000
 _FEW = 10

@@ -18,18 +18,23 @@ from rich.progress import Progress
 from agentkv.build import (
     load_run_model,
 )
-from agentkv.models.adapter import digest_of
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
-from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import acting_models, check_policies, with_window_bytes
+from agentkv_tasks.bench.host import threads_of_torch
+from agentkv_tasks.bench.matched import (
+    acting_models,
+    check_policies,
+    fields_of,
+    with_window_bytes,
+)
 from agentkv_tasks.bench.needle.words import words_template
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.ruler.ask import Asked, Reader
 from agentkv_tasks.bench.ruler.prompts import Prompt, Prompts, Spot
 from agentkv_tasks.bench.ruler.rows import RulerRow
-from agentkv_tasks.bench.ruler.table import FULL, figures, tables
+from agentkv_tasks.bench.ruler.table import figures, tables
 from agentkv_tasks.bench.ruler.tasks import MOST_QUESTIONS, TASKS, Mode
+from agentkv_tasks.bench.tables import FULL
 from agentkv_tasks.provenance import commit
 
 if TYPE_CHECKING:
@@ -274,20 +279,10 @@ def _file(bench: RulerBench) -> RowFile[RulerRow]:
 
 def _alike(bench: RulerBench, local: "LocalModel") -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
-    settings = bench.settings
+    more = {"entries": bench.entries, "questions": bench.num_questions}
     return {
-        "model": local.name,
-        "weights": digest_of(settings),
         "seed": bench.seed,
         "num_samples": bench.num_samples,
         "source": "" if bench.text is None else bench.text.name,
-        "settings": {
-            "prefill": settings.prefill,
-            "chunk": settings.chunk,
-            "dtype": dtype_name(local.model),
-            "cache_dtype": local.dtype_of(settings),
-            "entries": bench.entries,
-            "questions": bench.num_questions,
-        },
-        **measured_on(local.model),
+        **fields_of(bench.settings, local, **more),
     }

@@ -12,13 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from agentkv_tasks.bench.ruler.rows import RulerRow
-from agentkv_tasks.bench.tables import BYTES, bench_table, bytes_cells, threads_text, with_gaps
+from agentkv_tasks.bench.tables import (
+    BYTES,
+    FULL,
+    GATE,
+    bench_table,
+    bytes_cells,
+    threads_text,
+    with_gaps,
+)
 from agentkv_tasks.report.heat import Maps, heat_map
 from agentkv_tasks.report.statistics import bootstrap_interval
-
-FULL = "full"
-GATE = 0.6
-"""Score of the full cache from which on a task decides."""
 
 _SCORES = (
     "Percentage of the expected texts that replies contain, by tokens of context, questions and "

@@ -24,13 +24,12 @@ from agentkv.build import (
     make_policy,
     resolved_parameters,
 )
-from agentkv.models.adapter import digest_of
 from agentkv.policies.entries import PolicyError
 from agentkv.settings import PolicySettings
 from agentkv_tasks.bench.errors import BenchError, require_positive
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
-from agentkv_tasks.bench.host import dtype_name, measured_on, threads_of_torch
-from agentkv_tasks.bench.matched import window_bytes
+from agentkv_tasks.bench.host import threads_of_torch
+from agentkv_tasks.bench.matched import fields_of, window_bytes
 from agentkv_tasks.bench.row_file import RowFile
 from agentkv_tasks.bench.samples.match import matched_budget
 from agentkv_tasks.bench.samples.rows import SampleRow
@@ -309,10 +308,8 @@ def _alike(
     bench: SampleBench, local: "LocalModel", stream: Stream, num_bytes: int
 ) -> dict[str, Any]:
     """Return the fields that all rows of a file share."""
-    settings = bench.settings
+    more = {} if bench.text is None else {"offset": bench.offset, "overlap": False}
     return {
-        "model": local.name,
-        "weights": digest_of(settings),
         "source": stream.source,
         "stream_sha256": stream.digest,
         "num_tokens": bench.num_tokens,
@@ -320,13 +317,5 @@ def _alike(
         "stream_tokens": len(stream.ids),
         "entries": bench.entries,
         "budget_bytes": num_bytes,
-        "settings": {
-            "prefill": settings.prefill,
-            "chunk": settings.chunk,
-            "dtype": dtype_name(local.model),
-            "cache_dtype": local.dtype_of(settings),
-            "match": bench.match,
-            **({} if bench.text is None else {"offset": bench.offset, "overlap": False}),
-        },
-        **measured_on(local.model),
+        **fields_of(bench.settings, local, match=bench.match, **more),
     }

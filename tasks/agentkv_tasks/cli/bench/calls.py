@@ -7,8 +7,8 @@ import typer
 
 from agentkv.defaults import POLICY
 from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Resumable, Threads
-from agentkv_tasks.cli.options import OptionError, for_people, results_file, takes, this_command
+from agentkv_tasks.cli.bench.options import Entries, Out, Resumable, Threads, window_entries
+from agentkv_tasks.cli.options import for_people, results_file, takes, this_command
 from agentkv_tasks.settings import RunSettings
 
 
@@ -60,12 +60,7 @@ def calls(
             "under three minutes with nano and under ten with smollm2 on two CPU cores.",
         ),
     ] = False,
-    entries: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Entries of the window whose bytes all budgets have. [default: 512]"
-        ),
-    ] = None,
+    entries: Entries = None,
     threads: Threads = None,
     out: Out = None,
     fresh: Resumable = False,
@@ -80,15 +75,13 @@ def calls(
     with for_people() as console:
         from agentkv_tasks.bench.calls.measure import CallsBench, run_bench
 
-        if entries is not None and "budget" in given:
-            raise OptionError("give --entries or --budget; both set the budget")
         sizes = _QUICK_CALLS_SIZES if quick else _CALLS_SIZES
         settings = RunSettings.read(**given)
         run_bench(
             CallsBench(
                 settings=settings,
                 source=bfcl,
-                entries=entries or (None if "budget" in given else 512),
+                entries=window_entries(given, entries),
                 num_samples=samples or sizes.samples,
                 num_tokens=tokens or sizes.tokens,
                 threads=threads,

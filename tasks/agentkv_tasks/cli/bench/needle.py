@@ -6,9 +6,8 @@ import typer
 
 from agentkv.defaults import POLICY
 from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Resumable, Threads
+from agentkv_tasks.cli.bench.options import Entries, Out, Resumable, Threads, window_entries
 from agentkv_tasks.cli.options import (
-    OptionError,
     for_people,
     read_numbers,
     results_file,
@@ -90,12 +89,7 @@ def needle(
             "with the default policies and nano on two CPU cores.",
         ),
     ] = False,
-    entries: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Entries of the window whose bytes all budgets have. [default: 512]"
-        ),
-    ] = None,
+    entries: Entries = None,
     seed: Annotated[int, typer.Option(help="Seed of the pages, 0 to 999999.")] = 0,
     against: Annotated[
         str | None,
@@ -117,8 +111,6 @@ def needle(
         from agentkv_tasks.bench.needle.kinds import make_kind
         from agentkv_tasks.bench.needle.measure import NeedleBench, reply_tokens, run_bench
 
-        if entries is not None and "budget" in given:
-            raise OptionError("give --entries or --budget; both set the budget")
         sizes = _QUICK_NEEDLE_SIZES if quick else _NEEDLE_SIZES
         hidden = make_kind(kind, facts=facts, asked=asked, hops=hops)
         settings = RunSettings.read(
@@ -128,7 +120,7 @@ def needle(
         run_bench(
             NeedleBench(
                 settings=settings,
-                entries=entries or (None if "budget" in given else 512),
+                entries=window_entries(given, entries),
                 kind=hidden,
                 lengths=read_numbers("--lengths", sizes.lengths if lengths is None else lengths),
                 depths=read_numbers("--depths", sizes.depths if depths is None else depths),

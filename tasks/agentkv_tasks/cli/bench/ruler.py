@@ -7,9 +7,8 @@ import typer
 
 from agentkv.defaults import POLICY
 from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Resumable, Threads
+from agentkv_tasks.cli.bench.options import Entries, Out, Resumable, Threads, window_entries
 from agentkv_tasks.cli.options import (
-    OptionError,
     for_people,
     read_numbers,
     results_file,
@@ -88,12 +87,7 @@ def ruler(
             "minutes with nano and under ten with smollm2 on two CPU cores.",
         ),
     ] = False,
-    entries: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Entries of the window whose bytes all budgets have. [default: 512]"
-        ),
-    ] = None,
+    entries: Entries = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the contexts.")] = 0,
     threads: Threads = None,
     out: Out = None,
@@ -110,15 +104,13 @@ def ruler(
         from agentkv_tasks.bench.ruler.measure import RulerBench, run_bench
         from agentkv_tasks.bench.ruler.tasks import chosen_tasks
 
-        if entries is not None and "budget" in given:
-            raise OptionError("give --entries or --budget; both set the budget")
         sizes = _QUICK_RULER_SIZES if quick else _RULER_SIZES
         settings = RunSettings.read(**given)
         names = None if tasks is None else split("--tasks", tasks)
         run_bench(
             RulerBench(
                 settings=settings,
-                entries=entries or (None if "budget" in given else 512),
+                entries=window_entries(given, entries),
                 tasks=chosen_tasks(names, has_text=text is not None),
                 modes=mode,
                 lengths=read_numbers("--lengths", sizes.lengths if lengths is None else lengths),
