@@ -220,6 +220,7 @@ class CacheLayer(Addressed):
             norms = self.norms_of(values, attention)
             self.backend.append(self.storage, keys, values, norms, first=self.fed)
             output = look.attend(self, q, attention)
+            self.storage.note_queries(q, first=self.fed, columns=None, spared=self.num_spared)
         elif num_new == 1 and columns is None:
             output = self._append_attend(q, keys, values, attention)
         else:

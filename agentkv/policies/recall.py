@@ -54,6 +54,10 @@ class LookBack:
     digests: bool = False
     """True: a look scans digests of the blocks, which bound the shares of their entries. It reads
     less, and is less sure to find the best blocks. False: it scans all cold keys."""
+    representatives: int = 0
+    """Entries of each block that stand for it, for each head: a look compares blocks by their keys
+    alone. They are those to which the latest queries were closest when the block was evicted. 0: a
+    look scans all cold keys, or digests."""
     short: int = 0
     """Longest input that is repaired or, without `repair`, whose tokens may all look back, so that
     `feed` reads them one at a time. Of any other input, the last token alone may look back."""
@@ -81,16 +85,38 @@ class LookBack:
         known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
         require_one_of("format", self.format, known)
         require_flag("digests", self.digests)
+        self._check_representatives()
         if not isinstance(self.when, Occasion):
             raise PolicyError(
                 "when must be Always(), Unsure(...), Unsurest(...), Turned(...) or AtRandom(...); "
                 f"found {self.when!r}"
             )
 
+    def _check_representatives(self) -> None:
+        count = require_count("representatives", self.representatives)
+        if count > self.block:
+            raise PolicyError(
+                f"representatives={count} of a block of {self.block} positions; take at most "
+                f"{self.block}, or longer blocks"
+            )
+        if count and self.digests:
+            raise PolicyError(
+                f"representatives={count} and digests=True choose blocks in two ways; take one"
+            )
+        if count and self.draw:
+            raise PolicyError(
+                f"draw={self.draw} is a share of attention, and representatives={count} rank "
+                "blocks without one; leave one of them out"
+            )
+
     @property
     def num_queries(self) -> int:
-        return _QUERIES[self.when.hears]
+        return max(_QUERIES[self.when.hears], CLOSEST if self.representatives else 0)
 
+
+CLOSEST = 32
+"""Latest queries that choose the representatives of what is evicted (our choice; InfLLM takes those
+of its whole window)."""
 
 _QUERIES: dict[Signal | None, int] = {None: 0, "confidence": 0, "rank": 0, "similarity": 2}
 """Latest queries of each layer that a signal needs."""

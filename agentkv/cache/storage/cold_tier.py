@@ -19,6 +19,7 @@ from agentkv.cache.storage.cold_memory import IN_MEMORY, ColdMemory
 from agentkv.cache.storage.digests import Digests
 from agentkv.cache.storage.layer_storage import SCALES_GROWTH, LayerStorage, max_blocks
 from agentkv.cache.storage.loans import Loans
+from agentkv.cache.storage.representatives import Representatives
 from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
@@ -68,8 +69,16 @@ class ColdTier:
             growth=GROWTH,
             memory=memory,
         )
-        self.index: Digests | None = None
-        """Digests of the blocks; None if looks scan all keys."""
+        self.index: Digests | Representatives | None = None
+        """What stands for the blocks; None if looks scan all keys."""
+        if recall.representatives:
+            self.index = Representatives(
+                layout,
+                hot.num_segments,
+                block=recall.block,
+                count=recall.representatives,
+                meter=index_meter,
+            )
         if recall.digests:
             self.index = Digests(
                 layout,
@@ -88,8 +97,8 @@ class ColdTier:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled code reads the entries."""
-        return self._backend.is_compiled
+        """Whether compiled code reads the entries, and chooses among them."""
+        return self._backend.is_compiled and not isinstance(self.index, Representatives)
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +120,7 @@ class ColdTier:
         """Return the bytes that a look reads in a segment to choose among its entries, and those of
         the entries that it fetches.
 
-        It chooses by all keys, half of the bytes of the entries, or by the digests.
+        It chooses by all keys, half of the bytes of the entries, or by its index.
         """
         return self.scan_nbytes(segment) + num_fetched * self.entry_nbytes
 
@@ -122,7 +131,12 @@ class ColdTier:
 
     def scan_nbytes(self, segment: int) -> int:
         """Return the bytes that a look reads in a segment to choose among its entries."""
-        return self.keys_nbytes(segment) if self.index is None else self.index.read_nbytes(segment)
+        index = self.index
+        if isinstance(index, Representatives):
+            positions = self.storage.positions(segment)
+            keys = index.num_read(positions) * self.entry_nbytes // 2
+            return keys + index.closeness(segment).nbytes
+        return self.keys_nbytes(segment) if index is None else index.read_nbytes(segment)
 
     def keys_nbytes(self, segment: int) -> int:
         """Return the bytes of all keys of a segment."""
@@ -163,7 +177,10 @@ class ColdTier:
                 if count:
                     new = cold.positions(segment)[-count:].to(hot.device)
                     keys = hot.read(KEYS, segment, picks[segment], cold.layout.dtype)
-                    self.index.add(segment, new, keys)
+                    if isinstance(self.index, Digests):
+                        self.index.add(segment, new, keys)
+                    else:
+                        self.index.add(segment, new, keys, *_latest_queries(hot, segment))
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
         """Take back the lent ones among some entries, with their statistics; return the others."""
@@ -216,9 +233,16 @@ class ColdTier:
 
     def _shares(self, segment: int, q: Tensor, *, scale: float, others: Tensor) -> Tensor:
         """Return the largest share of attention, (T,) on the host, that a token would give each
-        entry of a segment; with digests, a bound of it. The arguments are those of `best`."""
-        if self.index is not None:
+        entry of a segment; with digests, a bound of it; with representatives, the place of its
+        block. The arguments are those of `best`."""
+        if isinstance(self.index, Digests):
             return self._share_bounds(self.index, segment, q, scale, others)
+        if self.index is not None:
+            [part], positions = self.storage.parts(segment), self.storage.positions(segment)
+            grouped = q.to(torch.float32).view(self.storage.layout.num_heads, -1, q.shape[3])
+            return self.index.scores(
+                segment, positions, grouped, lambda pick: part.pick(pick).decode_keys()[0]
+            )
         lent = list(self.loans.of(segment).values())
         return self._backend.largest_shares(
             self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
@@ -270,9 +294,14 @@ class ColdTier:
 
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
+        segments = range(self.storage.num_segments)
+        if isinstance(self.index, Representatives):
+            for segment, (first, last) in zip(segments, ranges, strict=True):
+                places = self.storage.positions(segment)
+                is_left = (places < first) | (places >= last)
+                self.index.keep(segment, is_left.nonzero().squeeze(1))
         TORCH.drop_span(self.storage, ranges)
-        if self.index is not None:
-            segments = range(self.storage.num_segments)
+        if isinstance(self.index, Digests):
             self.index.keep([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
             if lent:
@@ -281,7 +310,7 @@ class ColdTier:
     def turn(self, sequence: int, steps: Steps, shape: LayerShape) -> None:
         """Turn the keys of a sequence to other rotary positions, and bound them anew."""
         turn_entries(self.storage, sequence, steps, shape)
-        if self.index is not None:
+        if isinstance(self.index, Digests):
             for segment in self.storage.segments(sequence):
                 self._bound_again(self.index, segment)
 
@@ -338,9 +367,20 @@ class ColdTier:
             )
             both = places[torch.isin(places, hot.positions(segment).to(HOST))].tolist()
             assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
-            if self.index is not None:
+            if isinstance(self.index, Digests):
                 is_dense = self.storage.codes is None
                 keys = self.storage.dense.entries(KEYS, segment) if is_dense else None
                 self.index.check(segment, places, keys)
+        if isinstance(self.index, Representatives):
+            self.index.check(self.storage.counts)
         if self.storage.codes is not None:
             assert not any(self.storage.dense.counts), "a cold entry is not quantized"
+
+
+def _latest_queries(hot: LayerStorage, segment: int) -> tuple[Tensor, Tensor]:
+    """Return the latest queries of a segment, (W, G, w, D), and their positions (w,)."""
+    assert hot.queries is not None, "the recall asks for them"
+    sequence, own = divmod(segment, hot.layout.segments_per_sequence)
+    queries, places = hot.queries.of(sequence)
+    of_segment = queries.chunk(hot.layout.segments_per_sequence)[own]
+    return of_segment.view(hot.layout.num_heads, -1, *queries.shape[1:]), places

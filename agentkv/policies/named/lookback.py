@@ -82,6 +82,13 @@ def lookback(
             "false)."
         ),
     ] = False,
+    representatives: Annotated[
+        int,
+        Help(
+            "Looks compare blocks by the keys of so many of their entries; 0: by all keys, or by "
+            "digests (InfLLM: 4; our choice: 0)."
+        ),
+    ] = 0,
     short: Annotated[
         int,
         Help(
@@ -117,7 +124,18 @@ def lookback(
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
-    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw, repair)
+    recall = LookBack(
+        occasion,
+        blocks,
+        block,
+        promotes,
+        format,
+        digests=digests,
+        representatives=representatives,
+        short=short,
+        draw=draw,
+        repair=repair,
+    )
     return replace(base, recall=recall)
 
 

@@ -318,3 +318,41 @@ PAPER_REPAIRKV = preset(
     repair=96,
     slack=0,
 )
+
+# ---- InfLLM and LouisKV
+
+PAPER_INFLLM = preset(
+    lookback,
+    """`lookback` by the representatives of blocks, at every token.
+
+    The first 128 entries and the newest stay. Every token that is read alone also reads the 16
+    blocks of 128 positions whose four representatives are closest to its queries, in each layer;
+    they do not stay. Ours: entries keep their positions (the paper gives all distant ones the same
+    distance), the latest 32 queries choose representatives for each key-value head (the paper:
+    those of the whole window, for each query head), and chunks of a long input do not look back.
+
+    Source: InfLLM (arXiv 2402.04617), section 3; numbers as in its public settings.
+    """,
+    name="infllm",
+    sinks=128,
+    when="always",
+    blocks=16,
+    block=128,
+    promotes=False,
+    format="dense",
+    representatives=4,
+)
+PAPER_LOUISKV = preset(
+    lookback,
+    """`lookback` at boundaries, where queries turn.
+
+    A token whose queries differ from those of the token before fetches blocks of 16 positions,
+    which stay until they are the oldest. Ours: blocks (the paper clusters a prompt's keys, 16 to a
+    cluster), and 0.8 as the cosine of a boundary.
+
+    Source: LouisKV (arXiv 2510.11292), of which we read descriptions alone.
+    """,
+    name="louiskv",
+    when="turned",
+    format="dense",
+)

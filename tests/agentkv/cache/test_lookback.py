@@ -24,6 +24,8 @@ from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 from tests.sampling import sampled
 
 EVERYTHING = {"blocks": 1000, "block": 1}
+INDICES = [{}, {"digests": True}, {"representatives": 2}]
+"""Ways to choose blocks: by all keys, by digests, by two entries of each block."""
 
 
 def looking(name, when, **options):
@@ -114,10 +116,10 @@ def test_every_token_of_a_short_input_may_look_back_and_of_a_longer_one_the_last
 
 
 @pytest.mark.parametrize("form", ["dense", "int8", "int4"])
-@pytest.mark.parametrize("digests", [False, True])
-def test_a_look_reads_all_keys_or_the_digests_and_what_it_fetches(model_of, tokens, form, digests):
+@pytest.mark.parametrize("index", INDICES)
+def test_a_look_reads_all_keys_or_the_index_and_what_it_fetches(model_of, tokens, form, index):
     model = model_of("llama")
-    cache = cache_of(model, "window", Always(), blocks=2, block=4, format=form, digests=digests)
+    cache = cache_of(model, "window", Always(), blocks=2, block=4, format=form, **index)
     cache.may_look_back = False
     cache.feed(model, tokens(1, 200, seed=0))
     assert cache.look_nbytes == 0
@@ -131,8 +133,11 @@ def test_a_look_reads_all_keys_or_the_digests_and_what_it_fetches(model_of, toke
     scanned = num_cold * key
     if form == "int8":
         scanned += 3 * heads * dim  # scales of three blocks
-    if digests:
+    if "digests" in index:
         scanned = -(-num_cold // 4) * (4 + heads * (2 * dim + 1))
+    if "representatives" in index:
+        whole, rest = divmod(num_cold, 4)
+        scanned = (2 * whole + min(rest, 2)) * key + 4 * heads * num_cold
     assert cache.look_nbytes == len(cache.cache_layers) * (scanned + 8 * 2 * key)
 
 
@@ -656,16 +661,25 @@ def test_looks_that_change_the_likeliest_token_are_counted(model_of, tokens):
 
 
 @torch.no_grad()
-@pytest.mark.sample("values")
-@pytest.mark.parametrize("digests", [False, True])
 @pytest.mark.parametrize(
-    "name", sampled(["conf-kv-int8", "window", "snapkv", "edie-tada", "arkv"], every=3)
+    ("name", "index"),
+    sampled(
+        [
+            (name, index)
+            for index in INDICES
+            for name in ("conf-kv-int8", "window", "snapkv", "edie-tada", "arkv")
+            # the windows of other cases are shorter than the queries that choose representatives
+            if "representatives" not in index or not CASES[name].make().scorer.window
+        ],
+        every=5,
+        first=1,
+    ),
 )
 def test_copies_files_and_snapshots_go_on_as_the_cache_does(
-    model_of, tokens, tmp_path, name, digests
+    model_of, tokens, tmp_path, name, index
 ):
     model = model_of("llama")
-    policy = looking(name, Unsure(0.9, stretch=3), blocks=3, block=4, digests=digests)
+    policy = looking(name, Unsure(0.9, stretch=3), blocks=3, block=4, **index)
     cache = agentkv.Cache.for_model(model, policy=policy, budget=CASES[name].budget)
     for seed, count in enumerate((110, 1, 1, 6, 1)):
         cache.feed(model, tokens(2, count, seed=seed))
@@ -718,10 +732,10 @@ def codes_in(storage, segment):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("digests", [False, True])
-def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens, digests):
+@pytest.mark.parametrize("index", INDICES)
+def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens, index):
     model = model_of("llama")
-    cache = cache_of(model, "window", Always(), digests=digests, format="dense")
+    cache = cache_of(model, "window", Always(), **index, format="dense")
     cache.label("goal", 10)
     cache.label("page", 60)
     cache.feed(model, tokens(1, 100))
@@ -734,9 +748,9 @@ def test_a_dropped_span_leaves_the_cold_tier_too(model_of, tokens, digests):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("digests", [False, True])
-def test_reordered_sequences_take_their_cold_entries_along(model_of, tokens, digests):
-    model, options = model_of("llama"), {"blocks": 2, "block": 4, "digests": digests}
+@pytest.mark.parametrize("index", INDICES)
+def test_reordered_sequences_take_their_cold_entries_along(model_of, tokens, index):
+    model, options = model_of("llama"), {"blocks": 2, "block": 4, **index}
     cache = cache_of(model, "window", Always(), **options)
     cache.feed(model, tokens(2, 80))
     cache.reorder_cache(torch.tensor([1, 1, 0]))
@@ -856,6 +870,10 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: Turned(-0.1), "similarity must be"),
         (lambda: LookBack(Always(), draw=1.1), "draw must be"),
         (lambda: LookBack(Always(), short=-1), "short must be"),
+        (lambda: LookBack(Always(), representatives=-1), "representatives must be"),
+        (lambda: LookBack(Always(), block=4, representatives=5), "take at most 4, or longer"),
+        (lambda: LookBack(Always(), digests=True, representatives=2), "in two ways; take one"),
+        (lambda: LookBack(Always(), draw=0.1, representatives=2), "rank blocks without one"),
     ],
 )
 def test_a_wrong_parameter_is_refused(make, message):

@@ -212,3 +212,105 @@ class RepairKV(loops.Lookback):
                 for i, share in zip(cold, np.max(shares, axis=0), strict=True):
                     best[i] += float(share) / (heads * group)
         return best
+
+
+class InfLLM(loops.Lookback):
+    """Every token that is alone also reads cold blocks, which do not stay (InfLLM, section 3).
+
+    Of each block, `count` tokens stand for it: those to which the queries after them are closest on
+    average, the latest 32 of all when they leave (our choice). A block is as relevant as the mean
+    product of the token's queries with their keys. Each head has its own, and queries of its group
+    are averaged (our choice).
+    """
+
+    num_queries = 32
+
+    def __init__(self, budget: int, *, blocks: int, block: int, count: int, sinks: int) -> None:
+        super().__init__(budget, threshold=2.0, blocks=blocks, block=block, sinks=sinks)
+        self.count = count
+        self.is_alone = False
+        self.asked: dict[Layer, list[np.ndarray]] = {}
+        """Queries (H, G, D) of all tokens, without what a second pass of a page's last token made
+        of them."""
+        self.closeness: dict[tuple[Layer, int, int], float] = {}
+        self.not_last = 0
+        """Blocks that were chosen without being the newest of the cold ones."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        self.is_alone = num_new == 1
+        if not self.is_alone:
+            self.leave(num_new)
+
+    def leave(self, num_new: int) -> None:
+        before = [set(layer.held[0]) for layer in self.layers]
+        super().evict(num_new, None)
+        for layer, held in zip(self.layers, before, strict=True):
+            asked = self.asked.setdefault(layer, [])
+            asked.extend(np.moveaxis(layer.queries[:, :, -num_new:], 2, 0))
+            latest = range(max(0, len(asked) - self.num_queries), len(asked))
+            for i in held - set(layer.held[0]):
+                for h, keys in enumerate(layer.keys):
+                    near = [asked[t][h] @ keys[i] for t in latest if t > i]
+                    self.closeness[layer, h, i] = float(np.mean(near)) if near else 0.0
+
+    def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
+        self.looked.append(any(self.cold.values()))
+        if self.looked[-1]:
+            logits = dense.again(id, self.fetch)
+            for layer in self.layers:
+                for held in layer.held:
+                    held[:] = [i for i in held if i not in self.cold[layer]]
+        if self.is_alone:
+            self.leave(1)
+        return logits
+
+    def fetch(self, layer: Layer) -> None:
+        cold = self.cold.get(layer)
+        if not cold:
+            return
+        by_block: dict[int, list[int]] = {}
+        for i in sorted(cold):
+            by_block.setdefault(i // self.block, []).append(i)
+        relevance = dict.fromkeys(by_block, 0.0)
+        for number, members in by_block.items():
+            for h, queries in enumerate(layer.queries[:, :, -1]):
+                scores = {i: self.closeness[layer, h, i] for i in members}
+                chosen = self.best(layer, scores, self.count)
+                relevance[number] += float(
+                    np.mean([query @ layer.keys[h, i] for query in queries for i in chosen])
+                )
+        blocks = self.best(layer, relevance, self.blocks)
+        self.not_last += max(by_block) not in blocks
+        for held in layer.held:
+            held.extend(i for i in sorted(cold) if i // self.block in blocks)
+
+
+class LouisKV(loops.Lookback):
+    """A token looks back where the mean cosine of its queries and those of the token before is low
+    (LouisKV: a boundary). What it fetches stays (our choice)."""
+
+    def __init__(self, budget: int, *, similarity: float, blocks: int, block: int) -> None:
+        super().__init__(budget, threshold=0.0, blocks=blocks, block=block, sinks=4)
+        self.similarity = similarity
+        self.before: dict[Layer, np.ndarray] = {}
+        """Queries (H, G, D) of the newest token, those of its first pass."""
+
+    def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        self.num_new = num_new
+        super().evict(num_new, logits)
+
+    def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
+        cosines = []
+        for layer in self.layers:
+            new = layer.queries[:, :, -1].copy()
+            if self.num_new > 1:
+                self.before[layer] = layer.queries[:, :, -2]
+            for a, b in zip(np.concatenate(new), np.concatenate(self.before[layer]), strict=True):
+                cosines.append(a @ b / (loops.norm(a) * loops.norm(b)))
+            self.before[layer] = new
+        turned = float(np.mean(cosines)) < self.similarity
+        self.looked.append(bool(turned and any(self.cold.values())))
+        if self.looked[-1]:
+            logits = dense.again(id, self.fetch)
+            self.evict(1, logits)
+        return logits

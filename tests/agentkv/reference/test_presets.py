@@ -98,6 +98,18 @@ CASES = {
         lambda: presets.RepairKV(BUDGET, 24), parameters={"repair": 24},
         went_all_ways=lambda policy: policy.repaired == [24, 24, 24],
     ),
+    "paper:infllm": once(
+        lambda: presets.InfLLM(BUDGET, blocks=2, block=8, count=3, sinks=6),
+        parameters={
+            "blocks": 2, "block": 8, "representatives": 3, "sinks": 6, "slack": 0, "short": 0,
+        },
+        went_all_ways=lambda policy: policy.not_last > 2,
+    ),
+    "paper:louiskv": once(
+        lambda: presets.LouisKV(BUDGET, similarity=0.5, blocks=2, block=4),
+        parameters={"similarity": 0.5, "blocks": 2, "block": 4, "slack": 0, "short": 0},
+        went_all_ways=lambda policy: 0 < sum(policy.looked) < len(policy.looked),
+    ),
 }  # fmt: skip
 
 SWITCHES = {
