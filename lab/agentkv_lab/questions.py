@@ -4,6 +4,8 @@
     python -m agentkv_lab.questions ruler.jsonl --length 2048 --draw docs/answers.svg
     python -m agentkv_lab.questions calls.jsonl --calls --policy lookback-int8
 
+Files of several seeds are taken together.
+
 Only tasks that the full cache solves to 60 % count. The score of a context is the mean over its
 questions and modes; contexts are the clusters of the sign-flip test, and Holm's method corrects its
 p-values over all policies of a length. With `--calls`, the rows are those of `agentkv bench calls`,
@@ -13,6 +15,7 @@ whose conversations are paired by their nats.
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from pathlib import Path
 from statistics import fmean
 
@@ -57,23 +60,64 @@ class Pair:
 
 
 def read(paths: Sequence[Path]) -> list[RulerRow]:
-    """Return the rows of files.
+    """Return the rows of files, those of several seeds joined.
 
     Raises:
         BenchError: a file holds something else.
-        ValueError: rows of one task and length have other contexts or another model.
+        ValueError: rows of one task, length and seed have other contexts or another model, or a
+            policy has not the seeds of the others.
     """
     files = [RowFile(path, RulerRow, lambda row: row.place, fresh=False) for path in paths]
     rows = [row for file in files for row in file.rows]
-    known: dict[tuple[int, str], tuple[str, ...]] = {}
+    known: dict[tuple[int, str, int], tuple[str, ...]] = {}
     for row in rows:
         own = (row.prompts_sha256, row.model, row.weights)
-        if known.setdefault((row.length, row.task), own) != own:
+        if known.setdefault((row.length, row.task, row.seed), own) != own:
             raise ValueError(
                 f"rows of {row.task} at {row.length} tokens have other contexts or another model, "
                 "so that they cannot be paired"
             )
-    return rows
+    return _joined(rows)
+
+
+def _joined(rows: Sequence[RulerRow]) -> list[RulerRow]:
+    """Join the rows of a policy that differ in their seeds alone."""
+    by_place: dict[tuple[int, str, str, str], dict[int, RulerRow]] = {}
+    seeds: dict[tuple[int, str, str], set[int]] = {}
+    for row in rows:
+        by_seed = by_place.setdefault((row.length, row.task, row.mode, row.label), {})
+        if by_seed.setdefault(row.seed, row).scores != row.scores:
+            raise ValueError(
+                f"{row.label!r} has two rows of {row.task} at {row.length} tokens with seed "
+                f"{row.seed}, whose scores differ; give the file of one of them"
+            )
+        seeds.setdefault((row.length, row.task, row.mode), set()).add(row.seed)
+    for (length, task, mode, label), by_seed in by_place.items():
+        if lacking := seeds[length, task, mode] - by_seed.keys():
+            raise ValueError(
+                f"{label!r} lacks {task} at {length} tokens with seed {min(lacking)}, which others "
+                "have; measure it first"
+            )
+    return [_join([each for _, each in sorted(own.items())]) for own in by_place.values()]
+
+
+def _join(rows: Sequence[RulerRow]) -> RulerRow:
+    scores = [own for row in rows for own in row.scores]
+
+    def mean(values: Sequence[float]) -> float:
+        counts = [row.num_samples for row in rows]
+        weighed = [value * count for value, count in zip(values, counts, strict=True)]
+        return fsum(weighed) / sum(counts)
+
+    return replace(
+        rows[0],
+        num_samples=len(scores),
+        scores=scores,
+        score=mean([row.score for row in rows]),
+        mean_bytes=mean([row.mean_bytes for row in rows]),
+        cold_bytes=mean([row.cold_bytes for row in rows]),
+        all_bytes=mean([row.all_bytes for row in rows]),
+    )
 
 
 def pairs(rows: Sequence[RulerRow], policy: str, length: int) -> list[Pair]:

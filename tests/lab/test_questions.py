@@ -64,6 +64,30 @@ def test_rows_that_cannot_be_paired_are_refused(tmp_path: Path):
         questions.pairs([*ROWS, replace(ROWS[0], label="theirs")], "ours", 2048)
 
 
+def test_files_of_several_seeds_are_taken_together(tmp_path: Path):
+    first, second = tmp_path / "0.jsonl", tmp_path / "1.jsonl"
+    others = [
+        replace(row("full", "single", [[1.0], [0.0]], hot=40), seed=1, prompts_sha256="2"),
+        replace(row("ours", "single", [[0.0], [0.0]], hot=14), seed=1, prompts_sha256="2"),
+    ]
+    first.write_text("".join(each.to_json() + "\n" for each in (ROWS[0], ROWS[3])))
+    second.write_text("".join(each.to_json() + "\n" for each in others))
+    rows = questions.read([second, first])
+    assert [(each.num_samples, len(each.scores)) for each in rows] == [(8, 8), (8, 8)]
+    assert [each.score for each in rows] == [pytest.approx(7 / 8), pytest.approx(6 / 8)]
+    assert rows[1].mean_bytes == pytest.approx((6 * 10 + 2 * 14) / 8 * 2**20)
+    [full] = questions.pairs(rows, "ours", 2048)
+    assert (full.num_contexts, full.won, full.lost) == (8, 0, 1)
+    assert questions.read([first, second, first]) == [rows[0], rows[1]]
+    differing = tmp_path / "differing.jsonl"
+    differing.write_text(row("ours", "single", [[0.0, 1.0]] * 6).to_json() + "\n")
+    with pytest.raises(ValueError, match="'ours' has two rows of single .* whose scores differ"):
+        questions.read([first, differing])
+    second.write_text(others[0].to_json() + "\n")
+    with pytest.raises(ValueError, match="'ours' lacks single at 2048 tokens with seed 1"):
+        questions.read([first, second])
+
+
 def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys):
     file, drawn = tmp_path / "rows.jsonl", tmp_path / "answers.svg"
     file.write_text("".join(each.to_json() + "\n" for each in ROWS))
