@@ -641,8 +641,11 @@ class Cache(HookedCache):
 
     def reads_singly(self, num_tokens: int) -> bool:
         """Return whether the policy wants each token of a new input to be able to look back, and so
-        to be fed alone: the input is short, something was evicted, and nothing of it comes back
-        before (see `repairs`)."""
+        to be fed alone: the input is short, something was evicted, and no other way to it is open
+        (see `LookBack.reads` and `repairs`)."""
+        recall = self.policy.recall
+        if isinstance(recall, LookBack) and recall.reads == "all":
+            return False
         return self._is_short(num_tokens) and not self.repairs(num_tokens)
 
     def repairs(self, num_tokens: int) -> bool:
@@ -902,6 +905,8 @@ class Cache(HookedCache):
             return None
         if ids is None or self.batch is None:
             return None
+        if recall.reads == "all" and self.num_new > 1:
+            return None  # the forward has read the cold tier
         match recall.when.hears:
             case "confidence" | "rank":
                 signals = logits.detach().to(torch.float32).softmax(-1).amax(-1).tolist()

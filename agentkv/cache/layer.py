@@ -29,6 +29,7 @@ from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.entries import AttentionUpdate
 from agentkv.policies.recall import LookBack
 from agentkv.policies.slots import Tracker
+from agentkv_kernels.entries import DensePart
 from agentkv_kernels.layout import Addressed
 
 
@@ -378,9 +379,21 @@ class CacheLayer(Addressed):
             sinks=attention.sinks,
             window=self.shape.window,
             observer=None if tracker is None else self._observer(tracker),
+            others=self._cold_parts() if q.shape[2] > 1 else None,
         )
         storage.note_queries(q, first=self.fed, columns=columns, spared=self.num_spared)
         return output
+
+    def _cold_parts(self) -> list[list[DensePart]] | None:
+        """Return what each segment reads of the cold tier in a forward of several tokens; None if
+        no segment does."""
+        if self.cold is None or not self.cold.is_read:
+            return None
+        dtype, device = self.storage.layout.dtype, self.storage.device
+        return [
+            [part.to(device) for part in self.cold.unlent(segment, dtype)]
+            for segment in range(self.storage.num_segments)
+        ]
 
     def _observer(self, tracker: Tracker) -> MassObserver:
         return _TrackerUpdate(tracker, self.storage, self.fed)

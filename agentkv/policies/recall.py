@@ -6,7 +6,7 @@ A token that looks back is computed a second time, with the entries that it fetc
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.parameters import (
@@ -58,9 +58,14 @@ class LookBack:
     """Entries of each block that stand for it, for each head: a look compares blocks by their keys
     alone. They are those to which the latest queries were closest when the block was evicted. 0: a
     look scans all cold keys, or digests."""
+    reads: Literal["hot", "all"] = "hot"
+    """What the tokens of an input attend to while they are read several at a time: hot entries, or
+    all, cold ones too. "all" encodes an input as a full cache does, up to the rounding of the cold
+    tier; then no token of it looks back."""
     short: int = 0
-    """Longest input that is repaired or, without `repair`, whose tokens may all look back, so that
-    `feed` reads them one at a time. Of any other input, the last token alone may look back."""
+    """Longest input that is repaired or, with `reads="hot"` and without `repair`, whose tokens may
+    all look back, so that `feed` reads them one at a time. Of any other input, the last token alone
+    may look back."""
     draw: float = 0.0
     """A block is fetched only if one of its entries would receive at least this share of attention
     from a query head."""
@@ -84,6 +89,7 @@ class LookBack:
         # compiled looks read these
         known = (*(name for name in FORMAT_NUMBERS if name is not None), "dense")
         require_one_of("format", self.format, known)
+        require_one_of("reads", self.reads, ("hot", "all"))
         require_flag("digests", self.digests)
         self._check_representatives()
         if not isinstance(self.when, Occasion):

@@ -150,6 +150,7 @@ class Backend:
         sinks: Tensor | None,
         window: int | None,
         observer: MassObserver | None,
+        others: Sequence[Sequence[Part]] | None = None,
     ) -> Tensor:
         """Attend with new tokens whose entries are appended already.
 
@@ -160,6 +161,7 @@ class Backend:
             window: a token sees only entries less than `window` positions back; None: all of them.
             observer: receives the mass of every segment; None: no mass is computed.
             scale, sinks: as in `append_attend`.
+            others: further entries that each segment sees; no mass of theirs is counted.
 
         Returns:
             As `q`.
@@ -173,7 +175,10 @@ class Backend:
             segment_sinks = None if own_sinks is None else own_sinks[_only(which or 0) % per]
             sees_all = q.shape[2] == 1 and window is None
             q_positions = None if sees_all else _query_positions(starts, q)
-            parts = self.parts(storage, which) if observer is None else storage.parts(which)
+            own_parts = self.parts(storage, which) if observer is None else storage.parts(which)
+            parts, num_own = own_parts, sum(part.num_entries for part in own_parts)
+            if others is not None:
+                parts = [*own_parts, *others[_only(which)]]
             done = attend(
                 q,
                 parts,
@@ -187,19 +192,22 @@ class Backend:
                 assert done.mass is not None
 
                 def last_weights(count: int) -> Tensor:
-                    return weights(
+                    found = weights(
                         q[:, :, -count:],
                         parts,
                         scale=scale,
                         q_positions=None if q_positions is None else q_positions[:, -count:],
                         window=window,
                         sinks=segment_sinks,
-                    ).mean(dim=(1, 2))
+                    )
+                    return found.mean(dim=(1, 2))[..., :num_own]
 
-                observer.observe(which, done.mass.mean(dim=1), q.shape[2], last_weights)
+                mass = done.mass.mean(dim=1)[:, :num_own]
+                observer.observe(which, mass, q.shape[2], last_weights)
             return done.output
 
-        if columns is None and storage.is_even and (sinks is None or per == 1):
+        is_alike = others is None and storage.is_even and (sinks is None or per == 1)
+        if columns is None and is_alike:
             return attend_in(None, queries).view(q.shape)
         # contiguous, unlike q, so that its segments are views of it
         output = q.new_zeros(q.shape)

@@ -89,6 +89,8 @@ class ColdTier:
             )
         self.loans = Loans(hot.num_segments)
         """The entries that are hot at present."""
+        self.is_read = recall.reads == "all"
+        """Whether forwards of several tokens attend to all entries."""
 
     @property
     def lent(self) -> list[dict[int, int]]:
@@ -267,6 +269,20 @@ class ColdTier:
         [part] = self.storage.parts(segment)
         keys, values = part.pick(pick).decode(dtype)
         return DensePart(keys, values, part.positions[:, pick])
+
+    def unlent(self, segment: int, dtype: torch.dtype) -> list[DensePart]:
+        """Return decoded copies of a segment's entries that are not hot at present, (1, W, n, D),
+        on the host; none if there are none."""
+        num_entries = self.storage.counts[segment]
+        if num_entries == self.loans.count(segment):
+            return []
+        [part] = self._backend.parts(self.storage, segment)
+        if lent := list(self.loans.of(segment).values()):
+            stays = torch.ones(num_entries, dtype=torch.bool)
+            stays[lent] = False
+            part = part.pick(stays.nonzero().squeeze(1))
+        keys, values = part.decode(dtype)
+        return [DensePart(keys, values, part.positions)]
 
     def promote(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Lend entries to `hot`, dense and behind all others.

@@ -112,6 +112,7 @@ class NumbaBackend(Backend):
         sinks: Tensor | None,
         window: int | None,
         observer: MassObserver | None,
+        others: Sequence[Sequence[Part]] | None = None,
     ) -> Tensor:
         if q.shape[2] > 1 or columns is not None or window is not None or observer is not None:
             return super().attend(
@@ -123,7 +124,9 @@ class NumbaBackend(Backend):
                 sinks=sinks,
                 window=window,
                 observer=observer,
+                others=others,
             )
+        assert others is None, "a single token fetches by `Look`"
         per = storage.layout.segments_per_sequence
         own_sinks = None if sinks is None else sinks.view(per, -1)
         done = [

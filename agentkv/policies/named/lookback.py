@@ -89,6 +89,13 @@ def lookback(
             "digests (InfLLM: 4; our choice: 0)."
         ),
     ] = 0,
+    reads: Annotated[
+        Literal["hot", "all"],
+        Help(
+            'What an input attends to while it is read: "hot" entries, or "all", cold ones too '
+            "(our choice)."
+        ),
+    ] = "hot",
     short: Annotated[
         int,
         Help(
@@ -132,6 +139,7 @@ def lookback(
         format,
         digests=digests,
         representatives=representatives,
+        reads=reads,
         short=short,
         draw=draw,
         repair=repair,

@@ -19,6 +19,7 @@ from agentkv.cache.storage.numba_backend import NUMBA
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure, Unsurest
 from agentkv_kernels.digests import decode
+from agentkv_kernels.layout import TRACKED
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed, kept
 from tests.agentkv.cache.policies_under_test import CASES, CHUNKS
 from tests.sampling import sampled
@@ -192,6 +193,101 @@ def beside_a_full_cache(model, tokens, *, budget, digests=False):
         expected.append(judge(part, past_key_values=past).logits[:, -1])
         cache.check()
     return torch.stack(found), torch.stack(expected), cache.num_looks
+
+
+# ---- inputs that read the cold tier
+
+
+def reading(name, when, **options):
+    return {"name": name, "when": when, "reads": "all", "format": "dense", "short": 64, **options}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("family", "name"),
+    sampled(
+        [
+            *(("llama", name) for name in ("window", "h2o", "ada-snapkv", "conf-kv", "edie")),
+            *((family, "window") for family in ("mistral-window", "gpt_oss", "gemma3", "gpt2")),
+        ],
+        every=2,
+    ),
+)
+def test_an_input_that_reads_the_cold_tier_is_encoded_as_under_a_full_cache(
+    family, name, model_of, tokens
+):
+    model = model_of(family)
+    judge, past = copy.deepcopy(model), DynamicCache()
+    cache = cache_of(model, budget=20 if name == "window" else None, **reading(name, Unsure()))
+    for seed, count in enumerate((70, 40, 7, 40)):
+        part = tokens(2, count, seed=seed)
+        assert not cache.reads_singly(count)
+        found = cache.feed(model, part)
+        expected = judge(part, past_key_values=past).logits[:, -1]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        cache.check()
+    assert cache.num_looks == 0 and all(cache.evictor.num_cold)
+
+
+@torch.no_grad()
+def test_entries_that_came_back_are_read_once(model_of, tokens):
+    model = model_of("llama").double()
+    judge, past = copy.deepcopy(model), DynamicCache()
+    cache = cache_of(model, **reading("window", Always(), **EVERYTHING))
+    for seed, count in enumerate((90, 1, 7, 1, 1, 40, 1, 3)):
+        part = tokens(1, count, seed=seed)
+        found = cache.feed(model, part)
+        expected = judge(part, past_key_values=past).logits[:, -1]
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    assert cache.num_looks == 4
+
+
+@torch.no_grad()
+def test_padded_inputs_read_the_cold_tier_as_alone(model_of, tokens):
+    model = model_of("llama").double()
+    cache = cache_of(model, **reading("window", Unsure()))
+    ids, mask = tokens(2, 100), torch.ones(2, 100, dtype=torch.long)
+    mask[0, :30] = 0
+    cache.feed(model, ids, mask)
+    more = torch.cat([mask, torch.tensor([[0] * 5 + [1] * 15, [1] * 20])], dim=1)
+    found = cache.feed(model, tokens(2, 20, seed=1), more)
+    for row, parts in enumerate(((ids[:1, 30:], 5), (ids[1:], 0))):
+        alone = cache_of(model, **reading("window", Unsure()))
+        alone.feed(model, parts[0])
+        expected = alone.feed(model, tokens(2, 20, seed=1)[row : row + 1, parts[1] :])
+        torch.testing.assert_close(found[row : row + 1], expected, atol=1e-9, rtol=1e-9)
+
+
+@torch.no_grad()
+def test_attention_to_cold_entries_counts_for_no_hot_one(model_of, tokens):
+    model = model_of("llama").double()
+    small, large = (
+        cache_of(model, **reading("h2o", Unsure()), budget=budget) for budget in (24, 500)
+    )
+    for seed, count in enumerate((60, 30)):
+        for cache in (small, large):
+            cache.feed(model, tokens(1, count, seed=seed))
+    assert not any(large.evictor.num_cold)
+    for few, all_of in zip(small.cache_layers, large.cache_layers, strict=True):
+        for segment in range(few.storage.num_segments):
+            own = few.storage.positions(segment).to(torch.int64)
+            drawn, drawn_of_all = (
+                layer.storage.metadata.entries(TRACKED, segment)[0, :, 0] for layer in (few, all_of)
+            )
+            torch.testing.assert_close(drawn, drawn_of_all[own], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_reading_the_cold_tier_holds_no_more_hot_bytes(model_of, tokens):
+    model = model_of("llama")
+    peaks = []
+    for reads in ("hot", "all"):
+        cache = cache_of(model, "window", Unsure(), reads=reads)
+        for seed, count in enumerate((300, 40)):
+            cache.feed(model, tokens(1, count, seed=seed))
+        peaks.append((cache.nbytes, cache.peak_nbytes, cache.cold_nbytes))
+    hot, reading = peaks
+    assert all(few <= more for few, more in zip(reading, hot, strict=True))
 
 
 @torch.no_grad()
@@ -870,6 +966,7 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: Turned(-0.1), "similarity must be"),
         (lambda: LookBack(Always(), draw=1.1), "draw must be"),
         (lambda: LookBack(Always(), short=-1), "short must be"),
+        (lambda: LookBack(Always(), reads="cold"), "reads must be one of hot, all"),
         (lambda: LookBack(Always(), representatives=-1), "representatives must be"),
         (lambda: LookBack(Always(), block=4, representatives=5), "take at most 4, or longer"),
         (lambda: LookBack(Always(), digests=True, representatives=2), "in two ways; take one"),
