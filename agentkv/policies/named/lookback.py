@@ -97,6 +97,13 @@ def lookback(
             "attend to most (RepairKV: 96; our choice: 0)."
         ),
     ] = 0,
+    cold: Annotated[
+        int | None,
+        Help(
+            "Most cold entries of each layer and head, fetched ones that stay included: beyond it, "
+            "those that were evicted first are forgotten; None: no bound (our choice: None)."
+        ),
+    ] = None,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -117,7 +124,7 @@ def lookback(
         "random": AtRandom(share),
     }
     occasion = occasions[require_one_of("when", when, tuple(occasions))]
-    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw, repair)
+    recall = LookBack(occasion, blocks, block, promotes, format, digests, short, draw, repair, cold)
     return replace(base, recall=recall)
 
 

@@ -166,5 +166,7 @@ def recall_slot(recall: LookBack, own: Mapping[str, Any]) -> tuple[str, str, dic
     Args:
         own: parameters that say which tokens look back.
     """
-    names = ("blocks", "block", "promotes", "format", "digests", "short", "draw", "repair")
-    return "recall", "lookback", {**own, **{name: getattr(recall, name) for name in names}}
+    names = ("blocks", "block", "promotes", "format", "digests", "short", "draw", "repair", "cold")
+    options = {name: getattr(recall, name) for name in names}
+    # a file of a policy cannot say None
+    return "recall", "lookback", own | {k: v for k, v in options.items() if v is not None}
