@@ -88,7 +88,8 @@ class CachePlan:
     peak_nbytes: int
     """Bytes while a chunk of a page is read or a token looks back: new entries come on top."""
     cold_nbytes: int
-    """Bytes of the evicted entries that may come back; on the host."""
+    """Bytes of the evicted entries that may come back, the most that a bound of them allows; on the
+    host."""
     keeps_all: bool
     """True if nothing is evicted."""
     why_limited: str | None

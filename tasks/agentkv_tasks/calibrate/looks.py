@@ -169,4 +169,5 @@ def recall_slot(recall: LookBack, own: Mapping[str, Any]) -> tuple[str, str, dic
     names = ("blocks", "block", "promotes", "format", "digests", "short", "draw", "repair", "cold")
     options = {name: getattr(recall, name) for name in names}
     # a file of a policy cannot say None
-    return "recall", "lookback", own | {k: v for k, v in options.items() if v is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    return "recall", "lookback", {**own, **given}
