@@ -950,6 +950,26 @@ def test_a_bounded_cold_tier_keeps_within_a_limit_that_fits_its_bound(model_of, 
         cache.feed(model, tokens(1, 400))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("growth", [0.125, 1 / 32])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_hot_and_bounded_cold_entries_in_4_bits_take_no_more_than_int4_does(
+    model_of, tokens, monkeypatch, dtype, growth
+):
+    monkeypatch.setattr("agentkv.cache.storage.cold_tier.GROWTH", growth)
+    model, budget, num_tokens = model_of("llama"), 500, 2000
+    policy = agentkv.policy("lookback-int4", cold=num_tokens - budget - 768, draw=0.0)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=budget, dtype=dtype)
+    judge = agentkv.Cache.for_model(model, policy="int4", dtype=dtype)
+    for each in (cache, judge):
+        each.feed(model, tokens(1, num_tokens))
+    most = judge.nbytes
+    for seed in range(40):
+        cache.feed(model, tokens(1, 1, seed=seed))
+        assert cache.nbytes + cache.cold_nbytes <= most
+    assert cache.num_looks > 30 and sum(cache.fetched.values()) > 1000
+
+
 def tiers(cache):
     return cache.evictor.cold_tiers
 
