@@ -88,7 +88,8 @@ class CachePlan:
     peak_nbytes: int
     """Bytes while a chunk of a page is read or a token looks back: new entries come on top."""
     cold_nbytes: int
-    """Bytes of the evicted entries that may come back; on the host."""
+    """Bytes of the evicted entries that may come back, the most that a bound of them allows; on the
+    host."""
     keeps_all: bool
     """True if nothing is evicted."""
     why_limited: str | None
@@ -349,9 +350,12 @@ def plan_cache(
     if isinstance(fitted.recall, LookBack):
         acted_on = [layouts[i] for i in geometry.policy_layers]
         colds = (cold_layout_for(layout, fitted.recall.format) for layout in acted_on)
-        cold = (num_tokens - held) * sum(map(_entry_nbytes, colds))
+        num_cold, bound = num_tokens - held, fitted.recall.cold
+        if bound is not None:
+            num_cold = min(num_cold, bound)
+        cold = num_cold * sum(map(_entry_nbytes, colds))
         most = max(fitted.recall.blocks * fitted.recall.block, fitted.recall.repair)
-        num_fetched = min(most, num_tokens - held)
+        num_fetched = min(most, num_cold)
     # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is
     # copied: the keys or the values of one layer.
     num_dense = max(min(chunk, num_tokens), num_fetched)

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from agentkv.cache.layer import CacheLayer
 from agentkv.policies.gates import Fixed
+from agentkv.policies.parameters import MOST
 from agentkv.policies.recall import LookBack
 from agentkv_kernels import decoder as numbers
 from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import NORMS
 
-UNSETTLED = (-1, 0, 0, 0)
+UNSETTLED = (-1, 0, 0, 0, 0)
 """Rule of a segment that the caller settles."""
 
 
@@ -173,7 +174,8 @@ class LookStep:
                 cold.trim()
 
     def _settle(self, layer_idx: int, row: int) -> int:
-        """Settle a segment whose tables lacked capacity in the step; return the outcome."""
+        """Settle a segment whose tables lacked capacity in the step; return the outcome, 0 if cold
+        entries must leave for it."""
         # imported here because Numba takes half a second, and is optional
         from agentkv_kernels.numba.settle import counts_to_settle, settle_later
 
@@ -186,6 +188,8 @@ class LookStep:
         needed = np.zeros(6, np.int64)
         counts_to_settle(*own, segment, rule, count, needed)
         entries, dense, codes, blocks, cold_entries, cold_blocks = needed.tolist()
+        if cold_entries > rule[numbers.COLD_BOUND]:
+            return 0
         for table, wanted in (
             (hot.metadata, entries),
             (hot.dense, dense),
@@ -226,7 +230,7 @@ class LookStep:
         return self._positions[:, row][is_found]
 
 
-def rule_of(layer: CacheLayer, sequence: int) -> tuple[int, int, int, int]:
+def rule_of(layer: CacheLayer, sequence: int) -> tuple[int, int, int, int, int]:
     """Return the rule by which compiled code settles a sequence in a layer; see `RULES`.
 
     It settles what the policy evicts by age alone, from a layer whose stored entries carry nothing
@@ -254,4 +258,5 @@ def rule_of(layer: CacheLayer, sequence: int) -> tuple[int, int, int, int]:
     first, recent = selector.sinks, precision.recent
     if first + recall.blocks * recall.block > target:
         return UNSETTLED  # it might evict what it has fetched
-    return most, target, first, -1 if recent is None else recent
+    bound = MOST if recall.cold is None else recall.cold
+    return most, target, first, -1 if recent is None else recent, bound

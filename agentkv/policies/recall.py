@@ -72,6 +72,12 @@ class LookBack:
     repair: int = 0
     """Positions that come back before a short input is read, those that its tokens would attend to
     most; 0: none. See `Cache.repair`."""
+    cold: int | None = None
+    """Most cold entries of a segment, lent ones included; None: no bound.
+
+    Where more would come, those that were evicted first are dropped until an eighth of the bound is
+    free. Lent entries stay: a segment that has lent more than the bound has no others (our choice).
+    """
     looks_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -81,6 +87,8 @@ class LookBack:
         require_count("short", self.short)
         require_share("draw", self.draw)
         require_count("repair", self.repair)
+        if self.cold is not None:
+            require_positive("cold", self.cold)
         if self.repair and not self.promotes:
             raise PolicyError(
                 f"repair={self.repair} brings entries back to stay, and promotes=False says that "

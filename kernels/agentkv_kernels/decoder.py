@@ -167,16 +167,18 @@ and of results, (L, B, H, most) int64: their numbers, and their positions. The a
 counts, (L, B, H) int64. Addresses of the rules that segments are settled by, (L, B, `NUM_RULES`)
 int64, and of what came of it, (L, B) int64."""
 
-MOST_HELD, TARGET, FIRST_TO_GO, RECENT, NUM_RULES = range(5)
+MOST_HELD, TARGET, FIRST_TO_GO, RECENT, COLD_BOUND, NUM_RULES = range(6)
 """The rule for settling a segment after a look; the segment has all heads of its layer.
 
 A segment with more than `MOST_HELD` hot entries, fetched ones included, evicts down to `TARGET`,
 from entry `FIRST_TO_GO` on. A `MOST_HELD` of -1 leaves fetched entries to the caller. Then the
-segment quantizes all but `RECENT` dense entries, in blocks of 64; -1: none."""
+segment quantizes all but `RECENT` dense entries, in blocks of 64; -1: none. A segment that would
+have more than `COLD_BOUND` cold entries is left to the caller."""
 
 SETTLED, HAS_EVICTED, IS_LOOSE = 1, 2, 4
-"""What settling a segment did, added up: the segment is settled, which lack of capacity prevents;
-entries were evicted; a table of the layer has unused capacity to return."""
+"""What settling a segment did, added up: the segment is settled, which lack of capacity or the
+bound of its cold entries prevents; entries were evicted; a table of the layer has unused capacity
+to return."""
 
 LOOK_PHASES = 4
 """Phases of a layer's attention in a second pass: scoring, choosing, attending, settling."""

@@ -11,8 +11,9 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 from typer.testing import CliRunner
 
 import agentkv
+from agentkv.cache.hf.families import describe
 from agentkv.models.find import ModelError
-from agentkv.plan import memory_of, plan_caches, plan_model
+from agentkv.plan import memory_of, plan_cache, plan_caches, plan_model
 from agentkv.policies.entries import PolicyError
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
@@ -87,6 +88,33 @@ def test_a_cache_takes_what_was_planned(
         assert plan.cold_nbytes <= cache.cold_nbytes <= 1.3 * plan.cold_nbytes + unused
     else:
         assert plan.cold_nbytes == cache.cold_nbytes == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("format", ["int4", "dense"])
+def test_a_bounded_cold_tier_takes_no_more_than_was_planned(
+    llama: LlamaForCausalLM, format: str
+) -> None:
+    policy = agentkv.policy("lookback-int4", cold=300, format=format)
+    shape = describe(llama)
+    for num_tokens in (BUDGET + 100, NUM_TOKENS):
+        plan = plan_cache(policy, BUDGET, shape, num_tokens=num_tokens, chunk=CHUNK)
+        cache = agentkv.Cache.for_model(llama, policy=policy, budget=BUDGET, chunk=CHUNK)
+        cache.feed(llama, torch.randint(64, (1, num_tokens)))
+        held = [layer.cold.storage.counts for layer in cache.cache_layers if layer.cold]
+        if num_tokens == NUM_TOKENS:
+            assert 0.8 * plan.cold_nbytes < cache.cold_nbytes <= plan.cold_nbytes
+            assert all(250 < count <= 300 for counts in held for count in counts)
+        else:
+            assert plan.cold_nbytes <= cache.cold_nbytes
+    unbounded = plan_cache(
+        agentkv.policy("lookback-int4", format=format),
+        BUDGET,
+        shape,
+        num_tokens=NUM_TOKENS,
+        chunk=CHUNK,
+    )
+    assert unbounded.cold_nbytes * 300 == plan.cold_nbytes * (NUM_TOKENS - unbounded.num_entries)
 
 
 @torch.no_grad()

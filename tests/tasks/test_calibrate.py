@@ -245,11 +245,12 @@ def test_draws_are_compared_by_the_tokens_that_fetch(short: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("when", [Unsurest(0.3), Unsure(0.4, 3)])
+@pytest.mark.parametrize("bound", [None, 700])
 def test_a_chosen_alarm_is_read_back_from_the_file_of_its_policy(
-    tmp_path: Path, when: Unsurest | Unsure
+    tmp_path: Path, bound: int | None, when: Unsurest | Unsure
 ) -> None:
     base = make_policy(PolicySettings(name="lookback"))
-    recall = LookBack(when, blocks=3, draw=0.1)
+    recall = LookBack(when, blocks=3, draw=0.1, cold=bound)
     chosen = Outcome("", replace(base, recall=recall), 1.0, 0.5, 1, 1)
     out = tmp_path / "policy.toml"
     out.write_bytes(policy_file(calibration(text=None, out=out), chosen))

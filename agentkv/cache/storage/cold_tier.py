@@ -33,13 +33,17 @@ HOST = torch.device("cpu")
 GROWTH = 0.125
 """Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
 
+FREED = 0.125
+"""Share of its bound that a tier frees when it would exceed it: dropping entries copies all others
+(our choice)."""
+
 
 class ColdTier:
     """Evicted entries of one layer, in the order in which they were evicted first.
 
     Keys and values have one format, and are encoded once: an entry that comes back is lent to the
-    layer, and stays here for the time when it is evicted again. Only `drop_span` removes entries,
-    and only `turn` encodes keys again.
+    layer, and stays here for the time when it is evicted again. Only `drop_span` and the bound of
+    `LookBack.cold` remove entries, and only `turn` encodes keys again.
 
     Args:
         hot: storage that entries come from and are lent to.
@@ -61,12 +65,14 @@ class ColdTier:
     ) -> None:
         layout = cold_layout_for(hot.layout, recall.format)
         self._backend, self._size = backend_for(layout, num_q_heads, HOST), EntrySize.of(layout)
+        self._bound = recall.cold
         self.storage = LayerStorage(
             layout,
             batch=hot.batch,
             device=HOST,
             meter=meter,
             growth=GROWTH,
+            most=self._bound,
             memory=memory,
         )
         self.index: Digests | Representatives | None = None
@@ -153,10 +159,14 @@ class ColdTier:
         return self.storage.num_entries(sequence) - lent
 
     def grown_nbytes(self, more: int) -> int:
-        """Return the most bytes of the tier once every segment has `more` further entries."""
-        size, total = self._size, 0
+        """Return the most bytes of the tier once `more` further entries came to every segment."""
+        size, total, bound = self._size, 0, self._bound
+        if bound is not None:
+            more = min(more, bound)
         for count in self.storage.counts:
             capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
+            if bound is not None:
+                capacity = min(capacity, max(count, bound) + 1)
             total += capacity * (size.metadata + (size.quantized or size.dense))
             num_blocks = max_blocks(count) + math.ceil(more / BLOCK)  # before they are merged
             total += math.ceil(num_blocks * (1 + SCALES_GROWTH)) * size.block
@@ -165,10 +175,13 @@ class ColdTier:
     def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Store copies of entries that are about to leave `hot`, unless they were lent to it.
 
+        Where they would exceed the bound, the entries that were evicted first leave.
+
         Args:
             picks: per segment their numbers (n,) in storage order, ascending.
         """
         picks = [self._take_back(hot, segment, pick) for segment, pick in enumerate(picks)]
+        picks = self._make_room(hot, picks)
         counts = [pick.shape[0] for pick in picks]
         if not any(counts):
             return
@@ -201,6 +214,45 @@ class ColdTier:
                 found = hot.metadata.entries(field, segment)[:, pick[is_known_there]]
                 self.storage.metadata.entries(field, segment)[:, known] = found.to(HOST)
         return pick[~is_known_there]
+
+    def _make_room(self, hot: LayerStorage, picks: Sequence[Tensor]) -> list[Tensor]:
+        """Drop the entries that were evicted first, where a segment would exceed the bound.
+
+        Args:
+            picks: per segment the numbers (n,) of hot entries that are to follow the cold ones.
+
+        Returns:
+            The last of them, for which there is room.
+        """
+        room, bound = list(picks), self._bound
+        if bound is None:
+            return room
+        keep: list[Tensor | None] = [None] * len(room)
+        for segment, count in enumerate(self.storage.counts):
+            excess = count + room[segment].shape[0] - bound
+            if excess <= 0:
+                continue
+            excess += int(bound * FREED)
+            is_hot = torch.zeros(count, dtype=torch.bool)
+            is_hot[self._hot_numbers(hot, segment)] = True
+            stays = is_hot | ((~is_hot).cumsum(0) > excess)
+            num_gone = count - int(stays.sum())
+            room[segment] = room[segment][excess - num_gone :]
+            if num_gone:
+                keep[segment] = stays.nonzero().squeeze(1)
+        if any(each is not None for each in keep):
+            TORCH.keep(self.storage, keep)
+            if isinstance(self.index, Representatives):
+                self.index.keep(keep)
+            self._follow()
+        return room
+
+    def _hot_numbers(self, hot: LayerStorage, segment: int) -> list[int]:
+        """End the loans of entries that the model's window has hidden; return the numbers of all
+        others."""
+        lent, held = self.loans.of(segment), set(hot.positions(segment).tolist())
+        self.loans.set(segment, [each for each in lent.items() if each[0] in held])
+        return list(self.loans.of(segment).values())
 
     def best(
         self,
@@ -310,14 +362,19 @@ class ColdTier:
 
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
-        segments = range(self.storage.num_segments)
         if isinstance(self.index, Representatives):
-            for segment, (first, last) in zip(segments, ranges, strict=True):
+            stays: list[Tensor | None] = []
+            for segment, (first, last) in enumerate(ranges):
                 places = self.storage.positions(segment)
-                is_left = (places < first) | (places >= last)
-                self.index.keep(segment, is_left.nonzero().squeeze(1))
+                stays.append(((places < first) | (places >= last)).nonzero().squeeze(1))
+            self.index.keep(stays)
         TORCH.drop_span(self.storage, ranges)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring digests and loans in line with the entries, some of which have left."""
         if isinstance(self.index, Digests):
+            segments = range(self.storage.num_segments)
             self.index.keep([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
             if lent:
@@ -342,6 +399,8 @@ class ColdTier:
         """Take what is hot and cold at once as lent, after both were filled anew."""
         for segment in range(hot.num_segments):
             self._lend(segment, hot.positions(segment))
+        # loans of what the model's window hides have ended
+        self._make_room(hot, [torch.arange(0)] * hot.num_segments)
 
     def _lend(self, segment: int, places: Tensor) -> None:
         """Take the entries at some positions of a segment as lent, and no others."""
@@ -383,6 +442,8 @@ class ColdTier:
             )
             both = places[torch.isin(places, hot.positions(segment).to(HOST))].tolist()
             assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
+            most = math.inf if self._bound is None else max(self._bound, len(lent))
+            assert places.shape[0] <= most, f"{places.shape[0]} cold entries, {most} may be there"
             if isinstance(self.index, Digests):
                 is_dense = self.storage.codes is None
                 keys = self.storage.dense.entries(KEYS, segment) if is_dense else None

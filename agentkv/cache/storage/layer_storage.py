@@ -46,7 +46,7 @@ class LayerStorage(Addressed):
     Args:
         batch: B.
         meter: counts the bytes.
-        growth, memory: as in `EntryTable`.
+        growth, most, memory: as in `EntryTable`.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class LayerStorage(Addressed):
         device: torch.device,
         meter: Meter,
         growth: float = 0.0,
+        most: int | None = None,
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         num_segments = batch * layout.segments_per_sequence
@@ -68,6 +69,7 @@ class LayerStorage(Addressed):
             growth: float = growth,
             idle: int = 0,
             tolerated: int = 0,
+            most: int | None = most,
         ) -> EntryTable:
             return EntryTable(
                 fields,
@@ -78,6 +80,7 @@ class LayerStorage(Addressed):
                 growth=growth,
                 idle=idle,
                 tolerated=tolerated,
+                most=most,
                 memory=memory,
             )
 
@@ -95,7 +98,8 @@ class LayerStorage(Addressed):
             tolerated = TOLERATED_BLOCKS if layout.promotes and not growth else 0
             # in a cold tier, blocks come with every eviction, and are merged now and then
             own_growth = SCALES_GROWTH if growth else 0.0
-            self.scales = table(layout.scales, 0, own_growth, tolerated=tolerated)
+            most_blocks = None if most is None else max_blocks(most)
+            self.scales = table(layout.scales, 0, own_growth, tolerated=tolerated, most=most_blocks)
         self.queries: QueryWindow | None = None
         """Latest queries; None for a policy that reads none."""
         self.queries_of_chunks: QueryWindow | None = None

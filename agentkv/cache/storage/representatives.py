@@ -62,11 +62,9 @@ class Representatives:
         found = sums / is_later.sum(dim=0).clamp_min(1)
         self.closeness(segment)[:, -positions.shape[0] :] = found.to(_HOST)
 
-    def keep(self, segment: int, stays: Tensor) -> None:
-        """Drop all entries of a segment but those with these numbers (n,)."""
-        picks: list[Tensor | None] = [None] * self.table.num_segments
-        picks[segment] = stays
-        self.table.keep(picks)
+    def keep(self, stays: Sequence[Tensor | None]) -> None:
+        """Drop all entries but those of each segment with these numbers (n,); None: all stay."""
+        self.table.keep(stays)
 
     def num_read(self, positions: Tensor) -> int:
         """Return how many keys of each head a look scores among entries at positions (T,)."""

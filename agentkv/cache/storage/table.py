@@ -79,6 +79,7 @@ class EntryTable(Addressed):
         idle: further unused entries that compiled code may leave to a segment at rest; `trim` does
             not.
         tolerated: the same for each entry in use.
+        most: entries up to which a segment may get unused ones; None: any number.
         memory: where the tensors are.
         meter: counts every byte taken and returned, temporary copies included.
     """
@@ -94,10 +95,11 @@ class EntryTable(Addressed):
         growth: float = 0.0,
         idle: int = 0,
         tolerated: int = 0,
+        most: int | None = None,
         memory: ColdMemory = IN_MEMORY,
     ) -> None:
         self.fields, self.spare, self.meter = tuple(fields), spare, meter
-        self.idle, self.tolerated = idle, tolerated
+        self.idle, self.tolerated, self.most = idle, tolerated, most
         self.growth, self.memory = growth, memory
         self.num_segments = num_segments
         self.tensors = [torch.empty((0, *f.inner), dtype=f.dtype, device=device) for f in fields]
@@ -207,7 +209,8 @@ class EntryTable(Addressed):
 
     def _spare_of(self, count: int) -> int:
         """Return how many unused entries a segment of `count` entries gets."""
-        return max(self.spare, int(self.growth * count))
+        spare = max(self.spare, int(self.growth * count))
+        return spare if self.most is None else min(spare, max(0, self.most - count))
 
     def _most_unused(self, count: int) -> int:
         """Return how many unused entries a segment of `count` entries has at rest, at most."""
@@ -290,6 +293,7 @@ class EntryTable(Addressed):
             growth=self.growth,
             idle=self.idle,
             tolerated=self.tolerated,
+            most=self.most,
             memory=self.memory,
         )
         wanted = [counts[segment] for segment in segments]

@@ -111,6 +111,13 @@ def lookback(
             "attend to most (RepairKV: 96; our choice: 0)."
         ),
     ] = 0,
+    cold: Annotated[
+        int | None,
+        Help(
+            "Most cold entries of each layer and head, fetched ones that stay included: beyond it, "
+            "those that were evicted first are forgotten; None: no bound (our choice: None)."
+        ),
+    ] = None,
     slack: Slack = BLOCK - 1,
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
@@ -143,6 +150,7 @@ def lookback(
         short=short,
         draw=draw,
         repair=repair,
+        cold=cold,
     )
     return replace(base, recall=recall)
 

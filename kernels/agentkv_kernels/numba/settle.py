@@ -11,6 +11,7 @@ import numpy as np
 from numba import carray
 
 from agentkv_kernels.decoder import (
+    COLD_BOUND,
     FIRST_TO_GO,
     HAS_EVICTED,
     IS_LOOSE,
@@ -302,7 +303,8 @@ def settle(hot, cold, loans, segment, rule, picks, places, fetched):
         fetched: (W, 2, most, D) float32, their keys and values, rounded to the dtype of hot ones.
 
     Returns:
-        The outcome; 0 if nothing has changed, because some table lacks capacity.
+        The outcome; 0 if nothing has changed, because some table lacks capacity or the cold entries
+        would be more than the rule allows.
     """
     num_fetched, outcome = picks.shape[0], SETTLED
     (num_gone, gone_coded, from_dense, from_fetched, count, num_dense, num_coded, num_blocks) = (
@@ -326,6 +328,7 @@ def settle(hot, cold, loans, segment, rule, picks, places, fetched):
         fits = fits and has_room(table_at(hot[CODES]), segment, num_coded)
         fits = fits and has_room(table_at(hot[SCALES]), segment, num_blocks)
     num_cold = extents_of(cold_metadata)[COUNT, segment] + gone.shape[0]
+    fits = fits and num_cold <= rule[COLD_BOUND]
     fits = fits and has_room(cold_metadata, segment, num_cold)
     fits = fits and has_room(cold_codes, segment, num_cold)
     fits = fits and has_room(cold_scales, segment, first_block + new_blocks)

@@ -38,6 +38,7 @@ TREES = {
     "lookback": lambda: agentkv.policy("lookback", **LOOKING),
     "lookback-int8": lambda: agentkv.policy("lookback-int8", recent=8, **LOOKING),
     "lookback-int8 at once": lambda: agentkv.policy("lookback-int8", recent=8, slack=0, **LOOKING),
+    "lookback bounded": lambda: agentkv.policy("lookback", slack=5, cold=30, **LOOKING),
 }
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 
@@ -250,6 +251,25 @@ def test_blocks_that_a_look_merges_stay_as_they_were_for_others(llama, tokens):
     cache.check()
     new = tokens(1, 1, seed=9)
     assert torch.equal(forks[0].feed(llama, new), before.feed(llama, new))
+
+
+@pytest.mark.parametrize("name", ["lookback", "lookback-int4"])
+def test_what_a_bounded_cold_tier_forgets_stays_in_forks(llama, tokens, name):
+    policy = agentkv.policy(name, **LOOKING, cold=60, slack=0)
+    cache = filled(llama, policy, 90, budget=24)
+    fork, before = cache.fork(), copy.deepcopy(cache)
+    held = [layer.cold.storage.positions(0).tolist() for layer in fork.cache_layers]
+    assert any(table.shared for table in fork.cache_layers[0].cold.tables.values())
+    cache.feed(llama, tokens(1, 50, seed=1))
+    cache.check()
+    for layer, own in zip(cache.cache_layers, held, strict=True):
+        assert not set(own) <= set(layer.cold.storage.positions(0).tolist())
+    assert held == [layer.cold.storage.positions(0).tolist() for layer in fork.cache_layers]
+    for seed in range(60):
+        new = tokens(1, 1, seed=seed)
+        assert torch.equal(fork.feed(llama, new), before.feed(llama, new))
+        fork.check()
+        assert max(layer.cold.storage.counts[0] for layer in fork.cache_layers) <= 60
 
 
 def test_a_cold_tier_in_files_is_copied(llama, tokens, tmp_path):

@@ -43,9 +43,14 @@ DIGESTS = replace(
     LOOKING,
     make=lambda: agentkv.policy("lookback", threshold=0.5, blocks=2, block=4, digests=True),
 )
-LIVED = {**CASES, "looking": LOOKING, "looking by digests": DIGESTS}
+BOUNDED = replace(
+    LOOKING,
+    make=lambda: agentkv.policy("lookback", threshold=0.5, blocks=2, block=4, cold=20, slack=3),
+)
+LIVED = {**CASES, "looking": LOOKING, "looking by digests": DIGESTS, "looking bounded": BOUNDED}
 LIVES = [
     *(("llama", name) for name in ("looking by digests", "edie-tada", "conf-kv-int8")),
+    ("llama", "looking bounded"),
     *(("llama", "critical-ada-snapkv"), ("gpt_oss", "arkv")),
 ]
 FURTHER = [

@@ -971,6 +971,7 @@ def test_a_scorer_with_one_query_and_looks_by_two_are_refused():
         (lambda: LookBack(Always(), block=4, representatives=5), "take at most 4, or longer"),
         (lambda: LookBack(Always(), digests=True, representatives=2), "in two ways; take one"),
         (lambda: LookBack(Always(), draw=0.1, representatives=2), "rank blocks without one"),
+        (lambda: LookBack(Always(), cold=0), "cold must be a whole number of tokens, at least 1"),
     ],
 )
 def test_a_wrong_parameter_is_refused(make, message):
@@ -982,9 +983,12 @@ def test_a_wrong_parameter_is_refused(make, message):
 
 
 @torch.no_grad()
-def test_a_cold_tier_in_files_is_as_one_in_memory_and_leaves_no_file(model_of, tokens, tmp_path):
+@pytest.mark.parametrize("bound", [None, 50])
+def test_a_cold_tier_in_files_is_as_one_in_memory_and_leaves_no_file(
+    model_of, tokens, tmp_path, bound
+):
     model = model_of("llama")
-    policy = looking("window", Always(), blocks=2, block=4)
+    policy = looking("window", Always(), blocks=2, block=4, cold=bound)
     options = {"policy": policy, "budget": 24, "cold_folder": tmp_path}
     cache = agentkv.Cache.for_model(model, **options)
     plain = agentkv.Cache.for_model(model, policy=policy, budget=24)
@@ -1037,6 +1041,89 @@ def test_a_forward_that_could_exceed_the_limit_is_refused_before_it_begins(
     cache.drop(range(before // 2))
     cache.feed(model, tokens(1, 7))  # which makes room
     assert cache.seen == before + 7
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", ["dense", "int4", "int8"])
+def test_a_bounded_cold_tier_keeps_within_a_limit_that_fits_its_bound(model_of, tokens, form):
+    model = model_of("llama")
+    policy = looking("window", Always(), blocks=2, block=4, format=form, cold=64)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=24)
+    cache.feed(model, tokens(1, 100))
+    most = max(tier.grown_nbytes(1000) for tier in cache.evictor.cold_tiers)
+    limit = most * len(cache.cache_layers)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=24, cold_limit=limit)
+    for seed in range(30):
+        cache.feed(model, tokens(1, (1, 30, 300)[seed % 3], seed=seed))
+        cache.check()
+        assert cache.cold_nbytes <= limit
+        assert seed < 2 or all(56 <= tier.storage.counts[0] <= 64 for tier in tiers(cache))
+    free = looking("window", Always(), blocks=2, block=4, format=form)
+    cache = agentkv.Cache.for_model(model, policy=free, budget=24, cold_limit=limit)
+    cache.feed(model, tokens(1, 1))
+    with pytest.raises(ColdMemoryError, match="the cold tier may need"):
+        cache.feed(model, tokens(1, 400))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("growth", [0.125, 1 / 32])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_hot_and_bounded_cold_entries_in_4_bits_take_no_more_than_int4_does(
+    model_of, tokens, monkeypatch, dtype, growth
+):
+    monkeypatch.setattr("agentkv.cache.storage.cold_tier.GROWTH", growth)
+    model, budget, num_tokens = model_of("llama"), 500, 2000
+    policy = agentkv.policy("lookback-int4", cold=num_tokens - budget - 768, draw=0.0)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=budget, dtype=dtype)
+    judge = agentkv.Cache.for_model(model, policy="int4", dtype=dtype)
+    for each in (cache, judge):
+        each.feed(model, tokens(1, num_tokens))
+    most = judge.nbytes
+    for seed in range(40):
+        cache.feed(model, tokens(1, 1, seed=seed))
+        assert cache.nbytes + cache.cold_nbytes <= most
+    assert cache.num_looks > 30 and sum(cache.fetched.values()) > 1000
+
+
+def tiers(cache):
+    return cache.evictor.cold_tiers
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("digests", [False, True])
+@pytest.mark.parametrize("name", ["window", "ada-snapkv", "h2o"])
+def test_entries_that_are_hot_at_present_stay_whatever_the_bound(model_of, tokens, name, digests):
+    model = model_of("llama")
+    cache = cache_of(model, name, Always(), blocks=3, block=4, cold=9, digests=digests)
+    cache.feed(model, tokens(2, 90))
+    for seed in range(12):
+        before = [dict(lent) for tier in tiers(cache) for lent in tier.lent]
+        cache.feed(model, tokens(2, 1, seed=seed))
+        cache.check()
+        for number, (layer, segment) in enumerate(segments_of(cache)):
+            held, hot = (places(each, segment) for each in (layer.cold.storage, layer.storage))
+            assert before[number].keys() & hot <= held
+            assert len(held) <= max(9, len(layer.cold.lent[segment]))
+
+
+def segments_of(cache):
+    """Each layer with each of its segments."""
+    return [(layer, i) for layer in cache.cache_layers for i in range(layer.storage.num_segments)]
+
+
+@torch.no_grad()
+def test_what_a_window_of_the_model_hides_is_no_longer_on_loan(model_of, tokens):
+    model = model_of("mistral-window")
+    cache = cache_of(model, "window", Always(), blocks=4, block=2, budget=20, cold=4)
+    cache.feed(model, tokens(1, 40))
+    for seed in range(60):
+        cache.feed(model, tokens(1, 1, seed=seed))
+        cache.check()
+        twin = agentkv.Cache.for_model(model, policy=cache.policy, budget=20)
+        twin.origin = cache.origin
+        twin.restore(cache.snapshot())
+        twin.check()
+    assert all(tier.storage.counts[0] <= 20 for tier in tiers(cache))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,34 @@ def test_segments_are_settled_as_by_promoting_evicting_and_quantizing(
             assert all(map(torch.equal, fields, judge[0][table])), table
 
 
+@pytest.mark.parametrize("when", ["always", "unsure"])
+@pytest.mark.parametrize("name", ["lookback", "lookback-int8"])
+def test_a_step_in_which_cold_entries_must_leave_is_settled_by_the_cache(
+    model_of, tokens, monkeypatch, name, when
+):
+    model, promoted, found = model_of("llama"), [], []
+    promote = ColdTier.promote
+    monkeypatch.setattr(ColdTier, "promote", lambda *own: promoted.append(own) or promote(*own))
+    for settles in (True, False):
+        if not settles:
+            monkeypatch.setattr(look_step, "rule_of", lambda layer, sequence: UNSETTLED)
+        policy = policy_of(name, when=when, cold=120)
+        cache = agentkv.Cache.for_model(model, policy=policy, budget=150)
+        logits = feed(model, cache, tokens, drops=True)
+        found.append((cache, logits, len(promoted)))
+    (cache, logits, num_left), (other, expected, num_promoted) = found
+    assert 0 < num_left < (num_promoted - num_left) / 2
+    assert torch.equal(logits, expected)
+    for layer, judge in zip(cache.cache_layers, other.cache_layers, strict=True):
+        for segment in range(2):
+            held = [each.cold.storage.positions(segment).tolist() for each in (layer, judge)]
+            assert held[0] == held[1] and len(held[0]) <= 120
+    for one, judge in zip(stored(cache), stored(other), strict=True):
+        assert one[0].keys() == judge[0].keys() and one[1:] == judge[1:]
+        for table, fields in one[0].items():
+            assert all(map(torch.equal, fields, judge[0][table])), table
+
+
 def test_only_policies_by_age_with_an_int8_cold_tier_are_settled(model_of, tokens):
     model = model_of("llama")
     cases = {

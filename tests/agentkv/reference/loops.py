@@ -170,20 +170,44 @@ class Lookback(Window):
     If the likeliest next token has a probability below `threshold`, the newest token is computed
     again, with the blocks of cold tokens that would get the largest share of attention from any of
     its heads. They stay, as the youngest (our choice).
+
+    The tier holds `bound` tokens at most. A token that came back counts there too. Where more would
+    come, cold tokens that left first are forgotten, until an eighth of the bound is free (our
+    choice).
     """
 
-    def __init__(self, budget: int, threshold: float, blocks: int, block: int, sinks: int) -> None:
+    def __init__(
+        self,
+        budget: int,
+        threshold: float,
+        blocks: int,
+        block: int,
+        sinks: int,
+        cold: int | None = None,
+    ) -> None:
         super().__init__(budget, sinks)
+        self.bound, self.num_forgotten = cold, 0
+        self.tier: dict[Layer, list[Position]] = {}
+        """Tokens in the order in which they left first, those that came back among them."""
         self.threshold, self.blocks, self.block, self.draw = threshold, blocks, block, 0.0
         self.cold: dict[Layer, set[Position]] = {}
         self.looked: list[bool] = []
         """Of every forward, whether its last token looked back."""
 
     def evict(self, num_new: int, logits: np.ndarray | None) -> None:
-        before = [set(layer.held[0]) for layer in self.layers]
+        before = [list(layer.held[0]) for layer in self.layers]
         super().evict(num_new, logits)
         for layer, held in zip(self.layers, before, strict=True):
-            self.cold.setdefault(layer, set()).update(held - set(layer.held[0]))
+            tier, left = self.tier.setdefault(layer, []), set(held) - set(layer.held[0])
+            tier.extend(i for i in held if i in left and i not in tier)
+            cold = self.cold.setdefault(layer, set())
+            cold.update(left)
+            if self.bound is not None and len(tier) > self.bound:
+                excess = len(tier) - self.bound + self.bound // 8
+                for i in [i for i in tier if i in cold][:excess]:
+                    tier.remove(i)
+                    cold.remove(i)
+                    self.num_forgotten += 1
 
     def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
         odds = np.exp(logits - logits.max())

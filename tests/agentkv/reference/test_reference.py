@@ -7,7 +7,7 @@ every layer and head, and give the same logits, which also shows how what is hel
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -273,6 +273,28 @@ CASES = {
 }
 
 
+def bounded(
+    name: str, bound: int, make: Callable[..., loops.Lookback], **parameters: object
+) -> Case:
+    """A case whose cold tier is bounded."""
+    case = CASES[name]
+    return replace(
+        case,
+        loops=lambda: make(case.budget, cold=bound, **parameters),
+        parameters={**case.parameters, "cold": bound},
+        went_all_ways=lambda policy: policy.num_forgotten > 99 and sum(policy.looked) > 3,
+    )
+
+
+DRAWN = {"recent": 6, "blocks": 2, "block": 4, "sinks": 3, "draw": 0.02}
+BOUNDED = {
+    "lookback": bounded("lookback", 24, loops.Lookback, **LOOKS),
+    "lookback-int8": bounded("lookback-int8", 50, loops.LookbackInt8, recent=6, **LOOKS),
+    "lookback-int4": bounded("lookback-int4", 50, loops.LookbackInt4, **DRAWN),
+}
+"""Policies that look back, whose cold tiers forget."""
+
+
 def test_no_named_policy_is_without_loops():
     assert set(CASES) == set(NAMED)
 
@@ -377,7 +399,16 @@ def test_what_feed_keeps_is_what_the_paper_says(name):
     follow_fed(case, name)
 
 
-def follow_fed(case: Case, name: str) -> None:
+@torch.no_grad()
+@pytest.mark.parametrize("name", BOUNDED)
+def test_what_a_bounded_cold_tier_holds_is_what_the_loops_hold(name):
+    watched, reference = follow_fed(BOUNDED[name], name)
+    assert not reference.excused
+    for layer, own in zip(watched.cache.cache_layers, reference.policy.layers, strict=True):
+        assert layer.cold.storage.positions(0).tolist() == reference.policy.tier[own]
+
+
+def follow_fed(case: Case, name: str) -> tuple[Watched, Reference]:
     """Feed two turns to a cache and to the loops."""
     watched, reference = Watched(case, name), Reference(case)
     forwards: list[Forward] = []
@@ -393,6 +424,7 @@ def follow_fed(case: Case, name: str) -> None:
     watched.end()
     assert watched.sizes == [sum(map(len, chunks)) for chunks in forwards]
     follow(reference, watched, forwards)
+    return watched, reference
 
 
 @torch.no_grad()
