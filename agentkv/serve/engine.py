@@ -313,10 +313,14 @@ class Engine:
         max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
         max_tokens = prompts.within_memory(match.settings, num_prompt, max_tokens)
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
-        if self._running and bound + self._bounds > self.sessions.memory:
+        busy = [running.session for running in self._running]
+        if busy and self.sessions.needed_beside(busy, match, bound, plan) > self.sessions.memory:
             raise _NoRoom
         relative = match.source or match.session
-        if relative is not None and self._is_group_full(relative.group, bound):
+        own = [each for each in busy if relative is not None and each.group == relative.group]
+        if own and self.sessions.needed_beside(own, match, bound, plan) > (
+            self.sessions.group_memory
+        ):
             return None
         session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
@@ -339,17 +343,6 @@ class Engine:
             session.is_busy = False
             self.sessions.erase(session)
             raise
-
-    @property
-    def _bounds(self) -> int:
-        """The most bytes that all caches of replies in progress will have."""
-        return sum(running.session.bound for running in self._running)
-
-    def _is_group_full(self, group: str, more: int) -> bool:
-        """Return whether replies in progress in a session and its forks leave too little of their
-        memory for another one."""
-        own = [running.session for running in self._running if running.session.group == group]
-        return bool(own) and more + sum(each.bound for each in own) > self.sessions.group_memory
 
     def _label(self, running: RunningJob, num_unread: int) -> None:
         """Label what a stage reads, for policies that tell spans apart, and pin the instructions.

@@ -19,6 +19,8 @@ from agentkv.serve.session import (
     History,
     ResumePoint,
     ServedSession,
+    growth,
+    growth_of_fork,
     needed,
     staying,
 )
@@ -127,6 +129,38 @@ class SessionStore:
 
     # ---- using
 
+    def needed_beside(
+        self, busy: Sequence[ServedSession], match: SessionMatch, bound: int, plan: EditPlan | None
+    ) -> int:
+        """Return the most bytes that busy sessions and one more request come to need, once idle
+        sessions are on disk and snapshots have left.
+
+        What caches share counts once, and what one of them may come to copy of it once more.
+
+        Args:
+            match: where the request goes on.
+            bound: the most bytes that its cache will have.
+            plan: edits of the session.
+        """
+        alone = bound + sum(each.bound for each in busy)
+        session, point, source = match.session, match.point, match.source
+        caches = [each.cache for each in busy if each.cache is not None]
+        more = sum(each.growth for each in busy)
+        if source is not None and point is not None:
+            origin = source.origin_of(point)
+            caches.append(origin)
+            copies = _copies(origin, point)
+            # an idle source goes to disk if need be, and the fork takes what it had
+            more += (growth_of_fork if source.is_busy else growth)(origin, bound, copies=copies)
+        elif session is None or session.cache is None:
+            more += bound
+        else:
+            caches.append(session.cache)
+            bound += session.copied_on_the_way(point, is_edited=plan is not None)
+            more += growth(session.cache, bound, copies=not session.cache.keeps_all)
+        # snapshots share too, but none of that is copied once they have left
+        return min(alone, group_nbytes(caches) + more)
+
     def begin(
         self,
         match: SessionMatch,
@@ -159,8 +193,8 @@ class SessionStore:
             if source is not None and point is not None:
                 self._begin_as_fork(session, source, point, bound)
             session.bound = bound
-            if point is not None and source is None and plan is None:
-                session.bound += session.copied_by_return(point)
+            if source is None:
+                session.bound += session.copied_on_the_way(point, is_edited=plan is not None)
             self.make_room()
             session.bound = bound
             if point is not None and source is None and session.cache is None:
@@ -200,10 +234,7 @@ class SessionStore:
         session.forget()
         session.origin = source.group
         origin = source.origin_of(point)
-        shares = origin.keeps_all and origin.seen == point.seen
-        session.bound = max(0, bound - origin.nbytes) if shares else bound
-        if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
-            session.bound += origin.nbytes - origin.shared_nbytes
+        session.bound = growth_of_fork(origin, bound, copies=_copies(origin, point))
         with staying(source):
             self.make_room()
         if source.is_busy or not self._exceeds(session):
@@ -488,6 +519,12 @@ class SessionStore:
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
+
+
+def _copies(origin: Cache, point: ResumePoint) -> bool:
+    """Return whether a fork of a cache at a point may come to copy what it shares: it evicts,
+    quantizes, or forgets what came after the point."""
+    return not origin.keeps_all or origin.seen != point.seen
 
 
 def _require_idle(session: ServedSession) -> None:
