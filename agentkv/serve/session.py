@@ -163,7 +163,7 @@ class ServedSession:
 
     @property
     def group(self) -> str:
-        """Identifies the session and all its forks, as long as the server runs."""
+        """Identifies the session and all its forks."""
         return self.origin or self.id
 
     @property

@@ -34,13 +34,16 @@ from agentkv.serve.session import (
 _log = logging.getLogger(__name__)
 
 Count = Annotated[int, Field(ge=0)]
+SessionId = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
 class SavedSession(SavedState):
     """Everything about a session but its cache."""
 
     owner: str
-    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    id: SessionId
+    origin: SessionId | None = None
+    """Session that it descends from as a fork; a copy by name, which shares nothing, ignores it."""
     name: str | None
     slot: Count
     policy: str
@@ -73,6 +76,7 @@ class SavedSession(SavedState):
             seen=session.cache.seen,
             owner=session.owner,
             id=session.id,
+            origin=session.origin,
             name=session.name,
             slot=session.slot,
             policy=session.settings.policy,

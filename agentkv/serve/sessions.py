@@ -81,7 +81,7 @@ class SessionStore:
         self._files = SessionFiles(model, new_cache, folder, named)
         for saved in self._files.stored():
             session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
-            session.id, session.is_stored = saved.id, True
+            session.id, session.origin, session.is_stored = saved.id, saved.origin, True
             saved.fill(session)
 
     def __iter__(self) -> Iterator[ServedSession]:

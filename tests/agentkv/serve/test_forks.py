@@ -4,6 +4,7 @@ once. Sessions end with a request or after a time."""
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -252,6 +253,33 @@ def test_forks_run_together_where_memory_has_room_for_what_each_adds(
         # what an evicting policy shares is copied when it evicts
         assert most == expected
         assert engine.sessions.peak_nbytes <= engine.sessions.group_memory
+
+
+def test_a_session_and_its_forks_keep_to_their_part_after_a_restart(
+    local: LocalModel, tmp_path: Path
+) -> None:
+    options: Any = {"policies": ("full",), "budget": None, "keys": ("ann",), "store": tmp_path}
+    messages, other = [user(LONG * 3)], [user(LONG * 2)]
+    with serving(local, **options) as served:
+        first = ask(served, messages, prompt_cache_key="main")
+        asked = [*with_reply(messages, first), user("more")]
+        fork = forking(served, asked, prompt_cache_key="sub", agentkv={"save": "copy"})
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+        apart = ask(served, other, prompt_cache_key="apart")
+    with serving(local, group_memory=f"{int(1.5 * nbytes)}B", **options) as served:
+        ask(served, [*with_reply(other, apart), user("more")], prompt_cache_key="apart")
+        for name, said in (("main", asked), ("sub", [*with_reply(asked, fork), user("more")])):
+            assert how(ask(served, said, prompt_cache_key=name)) == "continued"
+        held = {each.name: each for each in served.engine.sessions}
+        assert held["main"].group == held["sub"].group != held["apart"].group
+        in_memory = {name for name, each in held.items() if each.cache is not None}
+        assert in_memory == {"apart", "sub"}
+        # whoever can write to a file of a client cannot put a session into the group of another
+        with served.client("ann") as client:
+            path = f"{served.url}/slots/7?action=restore"
+            client.post(path, body={"filename": "copy"}, cast_to=object)
+        copy = max(served.engine.sessions, key=lambda each: each.slot)
+        assert copy.slot == 7 and copy.group == copy.id
 
 
 def test_a_conversation_larger_than_the_part_of_its_group_is_refused(local: LocalModel) -> None:
