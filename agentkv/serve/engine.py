@@ -135,6 +135,22 @@ class Engine:
             self._new.put(do)
         return future
 
+    def act(self, work: Callable[[], T]) -> Future[T]:
+        """Do as `call` does; the work counts among the requests that wait.
+
+        Raises:
+            QueueFull, Stopping: the client may try again.
+        """
+        with self._lock:
+            self._queue()
+        try:
+            future = self.call(work)
+        except BaseException:
+            self._unqueue()
+            raise
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
     def count(self, job: EngineJob) -> Future[int]:
         """Return the number of tokens in the prompt of a job, to come. No session is touched.
 

@@ -58,7 +58,7 @@ class ServeSettings(PoliciesSettings):
     parallel: int = Field(default=16, ge=1, le=LARGEST)
     """Replies at a time, in one batch."""
     queue: int = Field(default=64, ge=0, le=LARGEST)
-    """Requests that may wait."""
+    """Requests that may wait, those that save, restore or change a session among them."""
     timeout_s: float = Field(default=600.0, gt=0, le=YEAR_S)
     """Maximum seconds of a request."""
     max_body: int = Field(default=16 * 2**20, ge=1, le=LARGEST)
