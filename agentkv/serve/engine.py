@@ -338,6 +338,9 @@ class Engine:
             self.sessions.group_memory
         ):
             return None
+        if name is not None:
+            least = prompts.bound(match.settings, num_prompt)
+            self.sessions.require_room(job.session.owner, name, least)
         session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
             reuse = replace(reuse, how="lost")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.checkpoint.file import CacheFileError, FileLimit
 from agentkv.files import make_folder
 from agentkv.models.saved import (
     ConversationFileError,
@@ -119,7 +119,7 @@ class SessionFiles:
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
-        named: where sessions lie that were saved by name; None: in the same folder.
+        named: where sessions lie that were saved by name.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class SessionFiles:
         model: Any,
         new_cache: Callable[[CacheSettings], Cache],
         folder: Path,
-        named: NamedFolder | None = None,
+        named: NamedFolder,
     ) -> None:
         self._model, self._new_cache, self._folder = model, new_cache, folder
-        self.named = named or NamedFolder(folder / "saved", in_folders=False, by_owner=True)
+        self.named = named
         make_folder(folder)
 
     def stored(self) -> Iterator[SavedSession]:
@@ -180,11 +180,20 @@ class SessionFiles:
 
         Raises:
             NoSuchSession: the name is not one.
-            OSError, WriteError, CacheFileError: it could not be written.
+            FilesFull: it would take more bytes than are left; nothing was written.
+            OSError, WriteError, CacheFileError: it could not be written. What was saved by this
+                name before is intact, and nothing else is left.
         """
         assert session.cache is not None
         folder = self.named.for_saving(session.owner, file_name)
-        save(SavedSession.of(session), session.cache, folder)
+        room = self.named.room(folder)
+        try:
+            save(SavedSession.of(session), session.cache, folder, most_bytes=room)
+        except BaseException as error:
+            self.named.remove_empty(folder)
+            if isinstance(error, FileLimit) and room is not None:
+                raise self.named.full(room) from None
+            raise
         return _size(folder)
 
     def restore(self, owner: str, file_name: str) -> tuple[SavedSession, Cache, int]:

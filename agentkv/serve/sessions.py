@@ -34,21 +34,20 @@ SpanChange = Literal["drop", "pin", "unpin"]
 class SessionStore:
     """The sessions of all owners, for one thread.
 
-    A session that is not in memory has its files in the folder; sessions that were saved by name
-    lie beside them.
+    A session that is not in memory has its files in the folder.
 
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
         policies: settings of caches that requests may choose among; the first is the default.
         folder: where sessions are put on disk; what lies there from an earlier server is found.
+        named: where sessions lie that clients save by name.
         memory: bytes of all caches and snapshots in memory.
         outlives: whether another server may use the folder later.
         max_sessions: number of an owner's sessions, on disk too. A further one erases the owner's
             least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
         edits: what becomes of edited messages, unless a request says otherwise.
-        named: where sessions lie that clients save by name; None: in the folder.
         group_memory: bytes in memory of a session and all its forks; None: those of all.
     """
 
@@ -58,13 +57,13 @@ class SessionStore:
         new_cache: Callable[[CacheSettings], Cache],
         policies: Sequence[CacheSettings],
         folder: Path,
+        named: NamedFolder,
         *,
         memory: int,
         outlives: bool = True,
         max_sessions: int = 1024,
         max_snapshots: int = 4,
         edits: EditMode = "removals",
-        named: NamedFolder | None = None,
         group_memory: int | None = None,
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
@@ -443,6 +442,7 @@ class SessionStore:
         Raises:
             NoSuchSession: the session is empty, or the name is not one.
             SessionConflict: the session is busy.
+            FilesFull: the files of clients have no room for it; nothing was written.
             OSError, WriteError, CacheFileError: it could not be written.
         """
         self.require_name(session.owner, file_name)
@@ -457,6 +457,12 @@ class SessionStore:
     def require_name(self, owner: str, file_name: str) -> None:
         """Raise NoSuchSession if an owner cannot save a session by this name."""
         self._files.named.for_saving(owner, file_name)
+
+    def require_room(self, owner: str, file_name: str, num_bytes: int) -> None:
+        """Raise FilesFull if the files of clients have no room for a session of so many bytes, or
+        more."""
+        named = self._files.named
+        named.require_room(named.for_saving(owner, file_name), num_bytes)
 
     def save_reply(self, session: ServedSession, file_name: str) -> int | None:
         """Save a session whose reply has ended by name; return the bytes written, None if it cannot

@@ -46,6 +46,9 @@ class ServeSettings(PoliciesSettings):
     client_files: Path | None = None
     """Folder in which clients save and restore sessions by file names of their own. The default is
     a part of the store."""
+    client_quota: str | None = None
+    """Bytes of all files that clients save, such as 10GiB; what would exceed them is refused. The
+    default is no limit."""
     snapshots: int = Field(default=4, ge=0, le=LARGEST)
     """Earlier states kept per session, to which a changed conversation returns."""
     edits: EditMode = "removals"

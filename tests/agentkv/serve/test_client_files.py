@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
 from agentkv.models.saved import INDEX
-from agentkv.serve.command import ServeError
+from agentkv.serve.command import ServeError, check
+from agentkv.serve.settings import ServeSettings
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 from tests.agentkv.serve.test_messages import client_of
@@ -274,6 +276,59 @@ def test_a_file_of_another_model_or_policy_is_refused_in_a_line(
                 ask(other, more, **ours(restore="one"))
             assert "'one' cannot be restored" in str(refused.value)
             assert "\n" not in refused.value.message and slots(other) == []
+
+
+def test_files_take_no_more_than_their_quota_and_a_refusal_writes_nothing(
+    local: LocalModel, folder: Path
+) -> None:
+    with serving(local, policies=("full",), budget=None, client_files=folder) as served:
+        saved_conversation(served, "one")
+        nbytes = sum(each.stat().st_size for each in (folder / "one").iterdir())
+    quota = int(2.5 * nbytes)
+    options: Any = {"policies": ("full",), "budget": None, "client_quota": f"{quota}B"}
+    with serving(local, client_files=folder, **options) as served:
+        saved_conversation(served, "runs/two")
+        saved_conversation(served, "runs/two")  # what is replaced does not count
+        before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        assert sum(map(len, before.values())) <= quota
+        for path, body in PATHS.items():
+            asked = {**body, "agentkv": {"save": "runs/8/three"}}
+            status, answer = send(served, asked, path)
+            assert status == 400, answer
+            assert "the files of clients may have" in answer["error"]["message"]
+        error = error_of(*send(served, {"filename": "a/b"}, "/slots/0?action=save"))
+        assert error["code"] == "file_quota_exceeded" and "--client-quota" in error["message"]
+        assert str(folder) not in error["message"]
+        # the reply may begin, and becomes too long to be saved
+        body = {"agentkv": {"save": "long"}, "ignore_eos": True}
+        answer = ask(served, [user("hello")], max_tokens=300, extra_body=body)
+        assert answer.usage.agentkv["saved"]["n_written"] == 0
+        after = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        assert after == before
+        assert {each.name for each in folder.iterdir()} == {"one", "runs"}
+        assert [each.name for each in (folder / "runs").iterdir()] == ["two"]
+        (folder / "one").rename(folder.parent / "moved")
+        saved_conversation(served, "runs/8/three")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(served: Served, folder: Path) -> None:
+    more = saved_conversation(served, "one")
+    before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    (limit, most) = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))  # as a full disk does
+    try:
+        status, _ = send(served, {"filename": "a/two"}, "/slots/0?action=save")
+        again = ask(served, more, **ours(save="one"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert status == 500 and again.usage.agentkv["saved"]["n_written"] == 0
+    assert {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()} == before
+    assert [each.name for each in folder.iterdir()] == ["one"]
+
+
+def test_a_quota_is_a_number_of_bytes() -> None:
+    with pytest.raises(ServeError, match="number of bytes such as 10GiB; found '25%'"):
+        check(ServeSettings(model="tiny", port=0, client_quota="25%"), ())
 
 
 def test_a_name_is_checked_before_a_reply_is_written(served: Served) -> None:
