@@ -33,7 +33,9 @@ from agentkv.serve.job import (
     SavedFile,
     Stopping,
 )
+from agentkv.serve.matching import SessionQuery
 from agentkv.serve.running import RunningJob
+from agentkv.serve.session_files import RestoredFile
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
 from agentkv.terminal import human_rate
@@ -67,6 +69,7 @@ class Engine:
         self._reading_threads = ThreadPoolExecutor(
             _READING_THREADS, thread_name_prefix="agentkv reading"
         )
+        self._file_thread = ThreadPoolExecutor(1, thread_name_prefix="agentkv files")
         self._running: list[RunningJob] = []
         self._batch = Batch(local.model)
         self._prompts = Prompts(
@@ -151,6 +154,34 @@ class Engine:
         future.add_done_callback(lambda _: self._unqueue())
         return future
 
+    def restore(self, owner: str, file_name: str, attach: Callable[[RestoredFile], T]) -> Future[T]:
+        """Read what was saved by name, in a thread that reads one file at a time, and let the
+        engine's thread `attach` it; return its result to come. It counts among the requests that
+        wait.
+
+        Raises:
+            QueueFull, Stopping: the client may try again.
+        """
+        with self._lock:
+            self._queue()
+            future = self._restoring(owner, file_name, attach)
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
+    def _restoring(
+        self, owner: str, file_name: str, attach: Callable[[RestoredFile], T]
+    ) -> Future[T]:
+        """Begin what `restore` does, without counting it."""
+
+        def do() -> T:
+            if self._is_stopping:
+                raise Stopping(_STOPPING)
+            file = self.sessions.read_file(owner, file_name)
+            # no file is read before this one belongs to a session, whose bytes count
+            return self.call(lambda: attach(file)).result()
+
+        return self._file_thread.submit(do)
+
     def count(self, job: EngineJob) -> Future[int]:
         """Return the number of tokens in the prompt of a job, to come. No session is touched.
 
@@ -211,6 +242,7 @@ class Engine:
         for waiting in list(self._waiting):
             self._drop(waiting, Stopping(_STOPPING))
         self._reading_threads.shutdown()
+        self._file_thread.shutdown()
         self.sessions.close()
 
     def _advance(self) -> None:
@@ -313,7 +345,10 @@ class Engine:
         if (name := job.session.save) is not None:
             self.sessions.require_name(job.session.owner, name)
         if job.session.restore is not None:
-            job.session = self.sessions.restored_for(job.session)
+            query = waiting.restored(self._restoring_for)
+            if query is None:
+                return None
+            job.session = query
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
@@ -362,6 +397,18 @@ class Engine:
             session.is_busy = False
             self.sessions.erase(session)
             raise
+
+    def _restoring_for(self, job: EngineJob) -> Future[SessionQuery]:
+        """Begin to restore the session that a job names a file of; return its query to come."""
+        query = job.session
+        assert query.restore is not None
+
+        def attach(file: RestoredFile) -> SessionQuery:
+            if job.is_cancelled:
+                raise Cancelled("the client left")
+            return self.sessions.restored_for(query, file)
+
+        return self._restoring(query.owner, query.restore, attach)
 
     def _label(self, running: RunningJob, num_unread: int) -> None:
         """Label what a stage reads, for policies that tell spans apart, and pin the instructions.

@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -113,6 +113,14 @@ class SavedSession(SavedState):
         session.places, session.ids = [Place(*each) for each in self.places], list(self.ids)
 
 
+class RestoredFile(NamedTuple):
+    """What was saved by name, as it was read; no session has it yet."""
+
+    saved: SavedSession
+    cache: Cache
+    num_bytes: int
+
+
 class SessionFiles:
     """The files of sessions in a folder.
 
@@ -196,8 +204,8 @@ class SessionFiles:
             raise
         return _size(folder)
 
-    def restore(self, owner: str, file_name: str) -> tuple[SavedSession, Cache, int]:
-        """Return what was saved by name, its cache, and the bytes.
+    def restore(self, owner: str, file_name: str) -> RestoredFile:
+        """Return what was saved by name. Any thread may call it.
 
         Raises:
             NoSuchSession: no session was saved by that name.
@@ -219,7 +227,7 @@ class SessionFiles:
             raise ConversationFileError(
                 f"{file_name!r} cannot be restored: {reason[:1000]}"
             ) from None
-        return saved, cache, _size(folder)
+        return RestoredFile(saved, cache, _size(folder))
 
     def _require_known(self, saved: SavedSession) -> None:
         """Refuse ids that the model does not have, which may come from a file of a client."""

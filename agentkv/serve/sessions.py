@@ -24,7 +24,7 @@ from agentkv.serve.session import (
     needed,
     staying,
 )
-from agentkv.serve.session_files import SessionFiles
+from agentkv.serve.session_files import RestoredFile, SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
@@ -473,52 +473,50 @@ class SessionStore:
             _log.warning("session %r could not be saved by name: %s", session.label, error)
             return None
 
-    def restored_for(self, query: SessionQuery) -> SessionQuery:
-        """Restore the session that a request names a file of; return the query with its slot.
-
-        Raises:
-            SessionConflict: it has another policy or budget than the request wants.
-            NoSuchSession, ConversationFileError: as `restore`.
-        """
-        assert query.restore is not None
-        session, _ = self.restore(query.owner, query.slot, query.restore, settings=query.settings)
-        session.name = query.name or query.key
-        return replace(query, restore=None, slot=session.slot, name=None, key=None)
-
-    def restore(
-        self,
-        owner: str,
-        slot: int | None,
-        file_name: str,
-        *,
-        settings: CacheSettings | None = None,
-    ) -> tuple[ServedSession, int]:
-        """Put a saved session into a slot, in place of what is there; return it and the bytes read.
-
-        Args:
-            slot: None takes one that is free.
-            settings: those that the session must have; None: any.
+    def read_file(self, owner: str, file_name: str) -> RestoredFile:
+        """Return what was saved by name. Any thread may call it: no session is touched.
 
         Raises:
             NoSuchSession: no session was saved by that name.
-            SessionConflict: the slot is busy, or the session has other settings.
             ConversationFileError: a ValueError; the files are damaged, or belong to another model
                 or policy.
         """
-        saved, cache, num_bytes = self._files.restore(owner, file_name)
-        if settings not in (None, saved.settings):
+        return self._files.restore(owner, file_name)
+
+    def restored_for(self, query: SessionQuery, file: RestoredFile) -> SessionQuery:
+        """Restore the session that a request names a file of; return the query with its slot.
+
+        Raises:
+            SessionConflict: the slot is busy, or the session has another policy or budget than the
+                request wants.
+        """
+        if query.settings not in (None, file.saved.settings):
             raise SessionConflict(
-                f"{file_name!r} has the policy {saved.policy} and the budget {saved.budget}; "
-                "leave out policy and budget"
+                f"{query.restore!r} has the policy {file.saved.policy} and the budget "
+                f"{file.saved.budget}; leave out policy and budget"
             )
+        session = self.restore(query.owner, query.slot, file)
+        session.name = query.name or query.key
+        return replace(query, restore=None, slot=session.slot, name=None, key=None)
+
+    def restore(self, owner: str, slot: int | None, file: RestoredFile) -> ServedSession:
+        """Put a session that was read from a file into a slot, in place of what is there.
+
+        Args:
+            slot: None takes one that is free.
+
+        Raises:
+            SessionConflict: the slot is busy.
+        """
+        saved = file.saved
         if slot is not None and (old := self.finder.in_slot(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
         saved.fill(session)
-        session.cache = cache
+        session.cache = file.cache
         self.make_room()
-        return session, num_bytes
+        return session
 
     def _load(self, session: ServedSession) -> Cache | None:
         """Return the cache of a session on disk; None if its files are of no use."""

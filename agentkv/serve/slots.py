@@ -16,6 +16,7 @@ from agentkv.serve.engine import Engine
 from agentkv.serve.protocols.answer import Json
 from agentkv.serve.protocols.openai_requests import Name, parse
 from agentkv.serve.session import ServedSession
+from agentkv.serve.session_files import RestoredFile
 from agentkv.serve.sessions import SpanChange
 from agentkv.serve.shown import MOST_TOKENS, NEWEST, HeldStream, messages_of
 
@@ -109,14 +110,17 @@ class Slots:
             num_ids, num_bytes = sessions.save(sessions.at(owner, slot), name)
             return {"filename": name, "n_saved": num_ids, "n_written": num_bytes}
 
-        def restore() -> Json:
-            session, num_bytes = sessions.restore(owner, slot, name)
-            return {"filename": name, "n_restored": session.num_ids, "n_read": num_bytes}
+        def restore(file: RestoredFile) -> Json:
+            session = sessions.restore(owner, slot, file)
+            return {"filename": name, "n_restored": session.num_ids, "n_read": file.num_bytes}
 
         def erase() -> Json:
             return {"n_erased": sessions.erase_slot(owner, slot)}
 
-        done = await self._act({"save": save, "restore": restore, "erase": erase}[action])
+        if action == "restore":
+            done = await asyncio.wrap_future(self._engine.restore(owner, name, restore))
+        else:
+            done = await self._act(save if action == "save" else erase)
         if action != "erase":
             done["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1000}
         return JSONResponse({"id_slot": slot, **done})

@@ -3,7 +3,10 @@
 import json
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
 from agentkv.models.saved import INDEX
 from agentkv.serve.command import ServeError, check
+from agentkv.serve.named_files import NamedFolder
 from agentkv.serve.settings import ServeSettings
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.serve.conftest import CHATML, Served, serving
@@ -27,6 +31,7 @@ PATHS = {
     "/v1/messages": {"messages": [user(WORDS)], "max_tokens": 3},
     "/v1/responses": {"input": WORDS, "max_output_tokens": 3},
 }
+PATH = "/v1/chat/completions"
 OUTSIDE = (
     *(
         "../x",
@@ -329,6 +334,93 @@ def test_a_file_that_cannot_be_written_leaves_nothing(served: Served, folder: Pa
 def test_a_quota_is_a_number_of_bytes() -> None:
     with pytest.raises(ServeError, match="number of bytes such as 10GiB; found '25%'"):
         check(ServeSettings(model="tiny", port=0, client_quota="25%"), ())
+
+
+class SlowFolder(NamedFolder):
+    """A folder on a disk that takes as long as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, in_folders=True, by_owner=False)
+        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def for_restoring(self, owner: str, name: str) -> Path:
+        self.is_asked.set()
+        assert self.may_go_on.wait(60), "nobody was answered meanwhile"
+        return super().for_restoring(owner, name)
+
+
+@pytest.mark.parametrize("way", ["request", "slot"])
+def test_others_are_answered_while_a_file_is_read(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    more = saved_conversation(served, "one", release=True)
+    other = ask(served, [user("hello")])
+    slow = SlowFolder(folder)
+    monkeypatch.setattr(served.engine.sessions._files, "named", slow)
+    body: Any = {"filename": "one"}
+    path = "/slots/5?action=restore"
+    if way == "request":
+        body, path = {**GOOD, "messages": more, "agentkv": {"restore": "one"}}, PATH
+    with ThreadPoolExecutor(2) as pool:
+        coming = pool.submit(send, served, body, path)
+        assert slow.is_asked.wait(60)
+        said = [*with_reply([user("hello")], other), user("more")]
+        status, answer = send(served, {**GOOD, "messages": said}, PATH)
+        assert status == 200 and answer["usage"]["agentkv"]["reuse"]["how"] == "continued"
+        assert not coming.done() and len(slots(served)) == 1
+        # one that is read later is refused as well, and what is read now comes to nothing worse
+        second = pool.submit(send, served, {"filename": "two"}, "/slots/6?action=restore")
+        slow.may_go_on.set()
+        status, answer = coming.result()
+        assert status == 200, answer
+        assert second.result()[0] == 404
+    if way == "request":
+        assert answer["usage"]["agentkv"]["reuse"]["how"] == "continued"
+        assert answer["usage"]["agentkv"]["reuse"]["kept"] > 60
+    else:
+        assert answer["n_restored"] > 60 and answer["id_slot"] == 5
+    served.idle()
+    assert len(slots(served)) == 2
+
+
+def test_a_client_that_leaves_while_its_file_is_read_leaves_no_session(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = saved_conversation(served, "one", release=True)
+    slow = SlowFolder(folder)
+    monkeypatch.setattr(served.engine.sessions._files, "named", slow)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    leaving = HTTPConnection(host, int(port))
+    body = json.dumps({**GOOD, "messages": more, "agentkv": {"restore": "one"}})
+    leaving.request("POST", PATH, body, {"content-type": "application/json"})
+    assert slow.is_asked.wait(60)
+    leaving.close()
+    served.idle()  # its place is free although the disk is slow
+    slow.may_go_on.set()
+    assert send(served, {"filename": "one"}, "/slots/3?action=restore")[0] == 200
+    assert [each["id"] for each in slots(served)] == [3]
+
+
+def test_a_server_stops_while_a_file_is_read(local: LocalModel, folder: Path) -> None:
+    slow = SlowFolder(folder)
+    with serving(local, policies=("full",), budget=None, client_files=folder) as served:
+        more = saved_conversation(served, "one", release=True)
+        served.engine.sessions._files.named = slow
+        pool = ThreadPoolExecutor(2)
+        body = {**GOOD, "messages": more, "agentkv": {"restore": "one"}}
+        coming = [
+            pool.submit(send, served, body, PATH),
+            pool.submit(send, served, {"filename": "one"}, "/slots/3?action=restore"),
+        ]
+        assert slow.is_asked.wait(60)
+        stopping = threading.Thread(target=served.engine.stop)
+        stopping.start()
+        while served.engine.is_alive:
+            pass
+        slow.may_go_on.set()
+        stopping.join()
+        assert [each.result()[0] for each in coming] == [503, 503]
+        pool.shutdown()
 
 
 def test_a_name_is_checked_before_a_reply_is_written(served: Served) -> None:
