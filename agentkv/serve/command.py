@@ -160,6 +160,7 @@ def running_engine(
             template,
             sessions,
             Limits(settings.max_tokens, settings.parallel, settings.queue),
+            keeps_notes=settings.page,
         )
         engine.start()
         stack.callback(engine.stop)

@@ -54,15 +54,22 @@ class Engine:
 
     Args:
         sessions: only the engine's thread uses them once it has started.
+        keeps_notes: whether sessions keep notes of the tokens of replies, which the page shows.
     """
 
     def __init__(
-        self, local: LocalModel, template: MessageTemplate, sessions: SessionStore, limits: Limits
+        self,
+        local: LocalModel,
+        template: MessageTemplate,
+        sessions: SessionStore,
+        limits: Limits,
+        *,
+        keeps_notes: bool,
     ) -> None:
         self._local, self.template, self.sessions = local, template, sessions
         self.max_positions = local.max_positions
         """The model's context length in tokens; None if unlimited."""
-        self._limits = limits
+        self._limits, self._keeps_notes = limits, keeps_notes
         self._new: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: list[WaitingJob] = []
         """Jobs without a place, in their order."""
@@ -444,8 +451,10 @@ class Engine:
         seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
         nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
-        if is_last:
-            running.reply_at = cache.seen + len(ids)
+        num_logprobs = job.num_logprobs if is_last else None
+        if is_last and self._keeps_notes:
+            running.noted_from = cache.seen + len(ids)
+            num_logprobs = num_logprobs or 0
         running.generation = Generation(
             cache,
             ids,
@@ -453,7 +462,7 @@ class Engine:
             sampler=Sampler(job.temperature, random, job.top_p),
             deadline=job.deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
-            num_logprobs=(job.num_logprobs or 0) if is_last else None,
+            num_logprobs=num_logprobs,
         )
         self._batch.add(running.generation)
 
