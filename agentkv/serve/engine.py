@@ -429,7 +429,8 @@ class Engine:
         cache, (ids, after) = running.session.cache, running.stages[0]
         assert cache is not None
         start, num_new = cache.seen + num_unread, len(ids) - num_unread
-        number = len(cache.spans())
+        # labels of what was forgotten stay until others take their place
+        number = sum(each.start < start for each in cache.spans())
         if after is not None:
             kept = self._prompts.plan(running.session.settings, 4 * num_new).num_entries
             try:
@@ -439,7 +440,7 @@ class Engine:
         elif num_new:
             cache.label(f"turn {number}", num_new, start=start)
         if len(running.stages) == 1:
-            cache.label(f"reply {number}")
+            cache.label(f"reply {number}", start=start + num_new)
 
     def _next_stage(self, running: RunningJob, num_unread: int = 0) -> None:
         """Let the batch read the next ids of a job."""
