@@ -1461,15 +1461,19 @@ class Cache(HookedCache):
         attach(model)
         return cache
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> None:
         """Write the cache to one file, from which `load` makes it again. Call it between forwards.
 
         The file replaces an older one once it is complete on disk. Only its owner may read it: it
         holds what was fed in latent form, and the token ids in the clear. Saving takes memory for a
         copy of the entries.
 
+        Args:
+            most_bytes: bytes that the file may have; None: any number.
+
         Raises:
-            CacheFileError: a ValueError; the model is gone, or `pending` cannot be written.
+            CacheFileError: a ValueError; the model is gone, `pending` cannot be written, or the
+                file might have more than `most_bytes` (`FileLimit`). Nothing was written.
             OSError: the file could not be written; an older one is untouched.
         """
         self._require_rest()
@@ -1480,7 +1484,7 @@ class Cache(HookedCache):
                 "the model of this cache is gone, and no other could load the file; keep the model "
                 "as long as the cache"
             )
-        save(self, model, path)
+        save(self, model, path, most_bytes=most_bytes)
 
 
 def _cold_memory(

@@ -115,8 +115,11 @@ class Batch:
         # The step's only wait for the device, unless a reply wants the likeliest ids as well.
         # float32 represents ids up to 2**24 exactly.
         confidences = forward.confidences(logits)
-        numbers = torch.cat([ids.to(torch.float32), _logprobs(logits, ids), confidences]).tolist()
-        forward.apply_gates_at(numbers[2 * len(members) :])
+        is_noted = any(generation.num_logprobs == 0 for generation in members)
+        noted = _logprobs(logits, ids) if is_noted else confidences[:0]
+        parts = [ids.to(torch.float32), noted, confidences]
+        numbers = torch.cat(parts).tolist()
+        forward.apply_gates_at(numbers[len(members) + len(noted) :])
         for i, (generation, error) in enumerate(zip(members, forward.errors, strict=True)):
             if error is not None:
                 generation.fail(error)
@@ -124,7 +127,8 @@ class Batch:
                 continue
             try:
                 look = _look_since(generation, before[i])
-                _advance(generation, logits[i], int(numbers[i]), numbers[len(members) + i], look)
+                logprob = numbers[len(members) + i] if is_noted else None
+                _advance(generation, logits[i], int(numbers[i]), logprob, look)
             except Exception as failure:  # such as a grammar's: other replies go on
                 generation.fail(failure)
 
@@ -158,16 +162,20 @@ def _look_since(generation: Generation, before: tuple[int, int]) -> TokenLook | 
 
 
 def _advance(
-    generation: Generation, logits: Tensor, id: int, logprob: float, look: TokenLook | None
+    generation: Generation, logits: Tensor, id: int, logprob: float | None, look: TokenLook | None
 ) -> None:
     """Move a reply past its chunk, given the logits (V,), the sampled id with its probability's
-    logarithm, and the look that the logits come from."""
+    logarithm if a reply notes that alone, and the look that the logits come from."""
     if not generation.samples_next:
         generation.advance(None)
         return
     if generation.num_logprobs is not None:
         num_top = generation.num_logprobs
-        noted = log_probability(logits, id, num_top) if num_top else LogProbability(id, logprob, ())
+        if num_top:
+            noted = log_probability(logits, id, num_top)
+        else:
+            assert logprob is not None
+            noted = LogProbability(id, logprob, ())
         generation.logprobs.append(noted)
         generation.looks.append(look)
         generation.sampled_at.append(len(generation.rule.ids))

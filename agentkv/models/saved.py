@@ -74,22 +74,27 @@ class SavedConversation(SavedState):
     """Settings of the model that decide what it reads and writes."""
 
 
-def save(saved: SavedState, cache: Cache, folder: Path) -> None:
+def save(saved: SavedState, cache: Cache, folder: Path, *, most_bytes: int | None = None) -> None:
     """Write a conversation and its cache to `folder`, which replaces the one saved there before.
 
     Only the owner can read the files.
 
     Args:
         saved: names a cache file that is not in the folder yet; see `new_cache_name`.
+        most_bytes: bytes that both files may have together; None: any number.
 
     Raises:
-        CacheFileError: a ValueError; the cache cannot be saved.
+        CacheFileError: a ValueError; the cache cannot be saved, or takes too many bytes
+            (`FileLimit`).
         OSError, WriteError: a file could not be written; what was saved before is intact.
     """
+    index = saved.model_dump_json()
+    if most_bytes is not None:
+        most_bytes -= len(index.encode(errors="replace"))
     make_folder(folder)
     try:
-        cache.save(folder / saved.cache)
-        write_atomic(folder / INDEX, saved.model_dump_json())
+        cache.save(folder / saved.cache, most_bytes=most_bytes)
+        write_atomic(folder / INDEX, index)
     except BaseException:
         (folder / saved.cache).unlink(missing_ok=True)
         raise

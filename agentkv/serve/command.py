@@ -13,6 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from agentkv.build import budget_for, load_run_model, make_policy
+from agentkv.cache.budget import Bytes, parse_budget
 from agentkv.cache.cache import Cache
 from agentkv.dialog.messages import MessageTemplate
 from agentkv.files import make_folder, read_private, require_folder
@@ -60,7 +61,8 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
     """Check what can be checked before the model is loaded.
 
     Raises:
-        ServeError: others can reach the address and there is no key, or the port is in use.
+        ServeError: others can reach the address and there is no key, the port is in use, or the
+            quota is no number of bytes.
         OutputPathError: a ValueError; the folder cannot be written to.
     """
     if settings.host not in _LOOPBACK and not keys:
@@ -72,6 +74,7 @@ def check(settings: ServeSettings, keys: Sequence[str]) -> None:
         require_folder(settings.store, "--store")
     if settings.client_files is not None:
         require_folder(settings.client_files, "--client-files")
+    _quota(settings)
     listen(settings).close()
 
 
@@ -134,7 +137,7 @@ def running_engine(
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
         stack.enter_context(_alone_in(folder))
-        named = _client_folder(settings.client_files, folder, has_keys=has_keys)
+        named = _client_folder(settings, folder, has_keys=has_keys)
         device, memory = str(local.model.device), settings.memory
         group = settings.group_memory
         sessions = SessionStore(
@@ -142,11 +145,11 @@ def running_engine(
             new_cache,
             policies,
             folder,
+            named,
             memory=memory_of(device) // 4 if memory is None else memory_of(device, memory),
             outlives=settings.store is not None,
             max_snapshots=settings.snapshots,
             edits=settings.edits,
-            named=named,
             group_memory=None if group is None else memory_of(device, group),
         )
         template = MessageTemplate(
@@ -157,6 +160,7 @@ def running_engine(
             template,
             sessions,
             Limits(settings.max_tokens, settings.parallel, settings.queue),
+            keeps_notes=settings.page,
         )
         engine.start()
         stack.callback(engine.stop)
@@ -193,14 +197,29 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _client_folder(folder: Path | None, store: Path, *, has_keys: bool) -> NamedFolder | None:
-    """Return the folder of clients' files; None if they lie in the store.
+def _quota(settings: ServeSettings) -> int | None:
+    """Return the bytes that files of clients may have; None: any number. Raises ServeError."""
+    given = settings.client_quota
+    if given is None:
+        return None
+    try:
+        parsed = parse_budget(given)
+    except PolicyError:
+        parsed = None
+    if not isinstance(parsed, Bytes):
+        raise ServeError(f"--client-quota is a number of bytes such as 10GiB; found {given!r}")
+    return parsed.count
+
+
+def _client_folder(settings: ServeSettings, store: Path, *, has_keys: bool) -> NamedFolder:
+    """Return the folder of clients' files, which is in the store unless they have one of their own.
 
     Raises:
         ServeError: a client could reach the sessions of others there.
     """
+    folder, most = settings.client_files, _quota(settings)
     if folder is None:
-        return None
+        return NamedFolder(store / "saved", in_folders=False, by_owner=True, most_bytes=most)
     ours, theirs = store.resolve(), folder.resolve()
     if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
         raise ServeError(
@@ -208,7 +227,7 @@ def _client_folder(folder: Path | None, store: Path, *, has_keys: bool) -> Named
             "could reach the sessions of others; give folders that are apart"
         )
     make_folder(theirs)
-    return NamedFolder(theirs, in_folders=True, by_owner=has_keys)
+    return NamedFolder(theirs, in_folders=True, by_owner=has_keys, most_bytes=most)
 
 
 def serve(api: Api, listening: socket.socket) -> None:

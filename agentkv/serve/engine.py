@@ -33,7 +33,9 @@ from agentkv.serve.job import (
     SavedFile,
     Stopping,
 )
+from agentkv.serve.matching import SessionQuery
 from agentkv.serve.running import RunningJob
+from agentkv.serve.session_files import RestoredFile
 from agentkv.serve.sessions import SessionStore
 from agentkv.serve.waiting import Prompts, WaitingJob
 from agentkv.terminal import human_rate
@@ -52,21 +54,29 @@ class Engine:
 
     Args:
         sessions: only the engine's thread uses them once it has started.
+        keeps_notes: whether sessions keep notes of the tokens of replies, which the page shows.
     """
 
     def __init__(
-        self, local: LocalModel, template: MessageTemplate, sessions: SessionStore, limits: Limits
+        self,
+        local: LocalModel,
+        template: MessageTemplate,
+        sessions: SessionStore,
+        limits: Limits,
+        *,
+        keeps_notes: bool,
     ) -> None:
         self._local, self.template, self.sessions = local, template, sessions
         self.max_positions = local.max_positions
         """The model's context length in tokens; None if unlimited."""
-        self._limits = limits
+        self._limits, self._keeps_notes = limits, keeps_notes
         self._new: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: list[WaitingJob] = []
         """Jobs without a place, in their order."""
         self._reading_threads = ThreadPoolExecutor(
             _READING_THREADS, thread_name_prefix="agentkv reading"
         )
+        self._file_thread = ThreadPoolExecutor(1, thread_name_prefix="agentkv files")
         self._running: list[RunningJob] = []
         self._batch = Batch(local.model)
         self._prompts = Prompts(
@@ -135,6 +145,50 @@ class Engine:
             self._new.put(do)
         return future
 
+    def act(self, work: Callable[[], T]) -> Future[T]:
+        """Do as `call` does; the work counts among the requests that wait.
+
+        Raises:
+            QueueFull, Stopping: the client may try again.
+        """
+        with self._lock:
+            self._queue()
+        try:
+            future = self.call(work)
+        except BaseException:
+            self._unqueue()
+            raise
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
+    def restore(self, owner: str, file_name: str, attach: Callable[[RestoredFile], T]) -> Future[T]:
+        """Read what was saved by name, in a thread that reads one file at a time, and let the
+        engine's thread `attach` it; return its result to come. It counts among the requests that
+        wait.
+
+        Raises:
+            QueueFull, Stopping: the client may try again.
+        """
+        with self._lock:
+            self._queue()
+            future = self._restoring(owner, file_name, attach)
+        future.add_done_callback(lambda _: self._unqueue())
+        return future
+
+    def _restoring(
+        self, owner: str, file_name: str, attach: Callable[[RestoredFile], T]
+    ) -> Future[T]:
+        """Begin what `restore` does, without counting it."""
+
+        def do() -> T:
+            if self._is_stopping:
+                raise Stopping(_STOPPING)
+            file = self.sessions.read_file(owner, file_name)
+            # no file is read before this one belongs to a session, whose bytes count
+            return self.call(lambda: attach(file)).result()
+
+        return self._file_thread.submit(do)
+
     def count(self, job: EngineJob) -> Future[int]:
         """Return the number of tokens in the prompt of a job, to come. No session is touched.
 
@@ -195,6 +249,7 @@ class Engine:
         for waiting in list(self._waiting):
             self._drop(waiting, Stopping(_STOPPING))
         self._reading_threads.shutdown()
+        self._file_thread.shutdown()
         self.sessions.close()
 
     def _advance(self) -> None:
@@ -297,7 +352,10 @@ class Engine:
         if (name := job.session.save) is not None:
             self.sessions.require_name(job.session.owner, name)
         if job.session.restore is not None:
-            job.session = self.sessions.restored_for(job.session)
+            query = waiting.restored(self._restoring_for)
+            if query is None:
+                return None
+            job.session = query
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
@@ -313,11 +371,18 @@ class Engine:
         max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
         max_tokens = prompts.within_memory(match.settings, num_prompt, max_tokens)
         bound = prompts.bound(match.settings, num_prompt + max_tokens)
-        if self._running and bound + self._bounds > self.sessions.memory:
+        busy = [running.session for running in self._running]
+        if busy and self.sessions.needed_beside(busy, match, bound, plan) > self.sessions.memory:
             raise _NoRoom
         relative = match.source or match.session
-        if relative is not None and self._is_group_full(relative.group, bound):
+        own = [each for each in busy if relative is not None and each.group == relative.group]
+        if own and self.sessions.needed_beside(own, match, bound, plan) > (
+            self.sessions.group_memory
+        ):
             return None
+        if name is not None:
+            least = prompts.bound(match.settings, num_prompt)
+            self.sessions.require_room(job.session.owner, name, least)
         session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
             reuse = replace(reuse, how="lost")
@@ -340,16 +405,17 @@ class Engine:
             self.sessions.erase(session)
             raise
 
-    @property
-    def _bounds(self) -> int:
-        """The most bytes that all caches of replies in progress will have."""
-        return sum(running.session.bound for running in self._running)
+    def _restoring_for(self, job: EngineJob) -> Future[SessionQuery]:
+        """Begin to restore the session that a job names a file of; return its query to come."""
+        query = job.session
+        assert query.restore is not None
 
-    def _is_group_full(self, group: str, more: int) -> bool:
-        """Return whether replies in progress in a session and its forks leave too little of their
-        memory for another one."""
-        own = [running.session for running in self._running if running.session.group == group]
-        return bool(own) and more + sum(each.bound for each in own) > self.sessions.group_memory
+        def attach(file: RestoredFile) -> SessionQuery:
+            if job.is_cancelled:
+                raise Cancelled("the client left")
+            return self.sessions.restored_for(query, file)
+
+        return self._restoring(query.owner, query.restore, attach)
 
     def _label(self, running: RunningJob, num_unread: int) -> None:
         """Label what a stage reads, for policies that tell spans apart, and pin the instructions.
@@ -363,7 +429,8 @@ class Engine:
         cache, (ids, after) = running.session.cache, running.stages[0]
         assert cache is not None
         start, num_new = cache.seen + num_unread, len(ids) - num_unread
-        number = len(cache.spans())
+        # labels of what was forgotten stay until others take their place
+        number = sum(each.start < start for each in cache.spans())
         if after is not None:
             kept = self._prompts.plan(running.session.settings, 4 * num_new).num_entries
             try:
@@ -373,7 +440,7 @@ class Engine:
         elif num_new:
             cache.label(f"turn {number}", num_new, start=start)
         if len(running.stages) == 1:
-            cache.label(f"reply {number}")
+            cache.label(f"reply {number}", start=start + num_new)
 
     def _next_stage(self, running: RunningJob, num_unread: int = 0) -> None:
         """Let the batch read the next ids of a job."""
@@ -385,8 +452,10 @@ class Engine:
         seed = secrets.randbits(63) if job.seed is None else job.seed % 2**63
         random = torch.Generator(device=device).manual_seed(seed)
         nothing = TextRule(self.template.decode, end_ids=(), max_tokens=0)
-        if is_last:
-            running.reply_at = cache.seen + len(ids)
+        num_logprobs = job.num_logprobs if is_last else None
+        if is_last and self._keeps_notes:
+            running.noted_from = cache.seen + len(ids)
+            num_logprobs = num_logprobs or 0
         running.generation = Generation(
             cache,
             ids,
@@ -394,7 +463,7 @@ class Engine:
             sampler=Sampler(job.temperature, random, job.top_p),
             deadline=job.deadline,
             is_compiled=decoding(self._local.model) == COMPILED,
-            num_logprobs=(job.num_logprobs or 0) if is_last else None,
+            num_logprobs=num_logprobs,
         )
         self._batch.add(running.generation)
 

@@ -17,13 +17,14 @@ from agentkv.models.saved import ConversationFileError
 from agentkv.policies.entries import PolicyError
 from agentkv.serve.constraints import LateCheck
 from agentkv.serve.matching import SessionConflict, SessionQuery
-from agentkv.serve.named_files import NoSuchSession
+from agentkv.serve.named_files import FilesFull, NoSuchSession
 from agentkv.serve.reuse import Reuse
 
 REFUSALS = (
     CacheFileError,
     ContextLimit,
     ConversationFileError,
+    FilesFull,
     GrammarError,
     NoSuchSession,
     PolicyError,

@@ -70,8 +70,9 @@ class RunningJob:
         self.num_prompt = self.num_cached + reuse.num_inserted + new.num_ids
         self._reuse = reuse
         self.generation: Generation | None = None
-        self.reply_at: int | None = None
-        """Position of the reply's first token in the stream; None until the last stage begins."""
+        self.noted_from: int | None = None
+        """Position of the reply's first token in the stream; None until the last stage begins, and
+        if no notes are kept of the reply's tokens."""
         self._num_shown, self._num_tokens, self._num_noted = 0, 0, 0
         """Characters, tokens and log-probabilities that the client has been sent."""
         self._num_thought = 0
@@ -163,8 +164,8 @@ class RunningJob:
             len(history), session.cache.seen, num_read, tuple(unread), self._num_empty
         )
         notes = []
-        if self.reply_at is not None and self.generation is not None:
-            notes = notes_of(self.generation, self.reply_at)
+        if self.noted_from is not None and self.generation is not None:
+            notes = notes_of(self.generation, self.noted_from)
         session.settle(history, end, self._stops, notes)
 
     def finished(self, saved: SavedFile | None) -> ReplyEnd:

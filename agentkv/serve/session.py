@@ -163,7 +163,7 @@ class ServedSession:
 
     @property
     def group(self) -> str:
-        """Identifies the session and all its forks, as long as the server runs."""
+        """Identifies the session and all its forks."""
         return self.origin or self.id
 
     @property
@@ -175,10 +175,8 @@ class ServedSession:
     def growth(self) -> int:
         """Bytes by which the cache may still grow in the request that is being answered, what it
         shares and may have to copy included."""
-        cache, own = self.cache, self.cache_nbytes
-        if cache is not None and not cache.keeps_all:
-            own -= cache.shared_nbytes
-        return max(0, self.bound - own)
+        cache = self.cache
+        return growth(cache, self.bound, copies=cache is not None and not cache.keeps_all)
 
     @property
     def nbytes(self) -> int:
@@ -194,8 +192,7 @@ class ServedSession:
     @property
     def cache_nbytes(self) -> int:
         """Bytes of the cache, its cold tier included."""
-        cache = self.cache
-        return 0 if cache is None else cache.nbytes + cache.cold_nbytes + cache.index_nbytes
+        return 0 if self.cache is None else cache_nbytes(self.cache)
 
     def nearest(
         self, history: History, *, mode: EditMode = "exact", for_another: bool = False
@@ -247,11 +244,18 @@ class ServedSession:
         assert origin is not None
         return origin
 
-    def copied_by_return(self, point: ResumePoint) -> int:
-        """Return the most bytes that `return_to` copies: a cache that forgets much of what it
-        shares copies the rest."""
-        forgets = point is not self.end and point.snapshot is None
-        return self.cache.shared_nbytes if forgets and self.cache is not None else 0
+    def copied_on_the_way(self, point: ResumePoint | None, *, is_edited: bool) -> int:
+        """Return the most bytes that the cache copies until it is at a point: one that forgets or
+        drops much of what it shares copies the rest.
+
+        Args:
+            point: None begins anew.
+            is_edited: whether edits of the stream lead to the point.
+        """
+        if self.cache is None or point is None:
+            return 0
+        forgets = is_edited or (point is not self.end and point.snapshot is None)
+        return self.cache.shared_nbytes if forgets else 0
 
     def begin_as_fork(self, source: "ServedSession", point: ResumePoint, cache: Cache) -> None:
         """Hold what another session held at a point of it.
@@ -340,6 +344,33 @@ class ServedSession:
         self.cache, self.history, self.end = None, (), ResumePoint(0)
         self.snapshots, self.marks, self.places, self.ids = [], [], [], []
         self.notes, self.origin = [], None
+
+
+def cache_nbytes(cache: Cache) -> int:
+    """Return the bytes of a cache, its cold tier included."""
+    return cache.nbytes + cache.cold_nbytes + cache.index_nbytes
+
+
+def growth(cache: Cache | None, bound: int, *, copies: bool) -> int:
+    """Return the bytes by which a cache may grow until it has `bound`.
+
+    Args:
+        cache: None for one that is empty or on disk.
+        copies: whether it may come to copy what it shares.
+    """
+    if cache is None:
+        return bound
+    own = cache_nbytes(cache) - (cache.shared_nbytes if copies else 0)
+    return max(0, bound - own)
+
+
+def growth_of_fork(origin: Cache, bound: int, *, copies: bool) -> int:
+    """Return the bytes by which a fork of a cache may grow until it has `bound`, with those that
+    are copied when it is made."""
+    more = bound if copies else max(0, bound - origin.nbytes)
+    if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
+        more += origin.nbytes - origin.shared_nbytes
+    return more
 
 
 def needed(sessions: Sequence[ServedSession]) -> int:

@@ -4,12 +4,12 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
 from agentkv.cache.cache import Cache
-from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.checkpoint.file import CacheFileError, FileLimit
 from agentkv.files import make_folder
 from agentkv.models.saved import (
     ConversationFileError,
@@ -34,13 +34,16 @@ from agentkv.serve.session import (
 _log = logging.getLogger(__name__)
 
 Count = Annotated[int, Field(ge=0)]
+SessionId = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
 class SavedSession(SavedState):
     """Everything about a session but its cache."""
 
     owner: str
-    id: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    id: SessionId
+    origin: SessionId | None = None
+    """Session that it descends from as a fork; a copy by name, which shares nothing, ignores it."""
     name: str | None
     slot: Count
     policy: str
@@ -73,6 +76,7 @@ class SavedSession(SavedState):
             seen=session.cache.seen,
             owner=session.owner,
             id=session.id,
+            origin=session.origin,
             name=session.name,
             slot=session.slot,
             policy=session.settings.policy,
@@ -109,13 +113,21 @@ class SavedSession(SavedState):
         session.places, session.ids = [Place(*each) for each in self.places], list(self.ids)
 
 
+class RestoredFile(NamedTuple):
+    """What was saved by name, as it was read; no session has it yet."""
+
+    saved: SavedSession
+    cache: Cache
+    num_bytes: int
+
+
 class SessionFiles:
     """The files of sessions in a folder.
 
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
-        named: where sessions lie that were saved by name; None: in the same folder.
+        named: where sessions lie that were saved by name.
     """
 
     def __init__(
@@ -123,10 +135,10 @@ class SessionFiles:
         model: Any,
         new_cache: Callable[[CacheSettings], Cache],
         folder: Path,
-        named: NamedFolder | None = None,
+        named: NamedFolder,
     ) -> None:
         self._model, self._new_cache, self._folder = model, new_cache, folder
-        self.named = named or NamedFolder(folder / "saved", in_folders=False, by_owner=True)
+        self.named = named
         make_folder(folder)
 
     def stored(self) -> Iterator[SavedSession]:
@@ -176,15 +188,24 @@ class SessionFiles:
 
         Raises:
             NoSuchSession: the name is not one.
-            OSError, WriteError, CacheFileError: it could not be written.
+            FilesFull: it would take more bytes than are left; nothing was written.
+            OSError, WriteError, CacheFileError: it could not be written. What was saved by this
+                name before is intact, and nothing else is left.
         """
         assert session.cache is not None
         folder = self.named.for_saving(session.owner, file_name)
-        save(SavedSession.of(session), session.cache, folder)
+        room = self.named.room(folder)
+        try:
+            save(SavedSession.of(session), session.cache, folder, most_bytes=room)
+        except BaseException as error:
+            self.named.remove_empty(folder)
+            if isinstance(error, FileLimit) and room is not None:
+                raise self.named.full(room) from None
+            raise
         return _size(folder)
 
-    def restore(self, owner: str, file_name: str) -> tuple[SavedSession, Cache, int]:
-        """Return what was saved by name, its cache, and the bytes.
+    def restore(self, owner: str, file_name: str) -> RestoredFile:
+        """Return what was saved by name. Any thread may call it.
 
         Raises:
             NoSuchSession: no session was saved by that name.
@@ -206,7 +227,7 @@ class SessionFiles:
             raise ConversationFileError(
                 f"{file_name!r} cannot be restored: {reason[:1000]}"
             ) from None
-        return saved, cache, _size(folder)
+        return RestoredFile(saved, cache, _size(folder))
 
     def _require_known(self, saved: SavedSession) -> None:
         """Refuse ids that the model does not have, which may come from a file of a client."""

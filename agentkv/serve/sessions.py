@@ -19,10 +19,12 @@ from agentkv.serve.session import (
     History,
     ResumePoint,
     ServedSession,
+    growth,
+    growth_of_fork,
     needed,
     staying,
 )
-from agentkv.serve.session_files import SessionFiles
+from agentkv.serve.session_files import RestoredFile, SessionFiles
 from agentkv.serve.settings import EditMode
 
 _log = logging.getLogger(__name__)
@@ -32,21 +34,20 @@ SpanChange = Literal["drop", "pin", "unpin"]
 class SessionStore:
     """The sessions of all owners, for one thread.
 
-    A session that is not in memory has its files in the folder; sessions that were saved by name
-    lie beside them.
+    A session that is not in memory has its files in the folder.
 
     Args:
         model: the transformers model that reads.
         new_cache: returns an empty cache with given settings.
         policies: settings of caches that requests may choose among; the first is the default.
         folder: where sessions are put on disk; what lies there from an earlier server is found.
+        named: where sessions lie that clients save by name.
         memory: bytes of all caches and snapshots in memory.
         outlives: whether another server may use the folder later.
         max_sessions: number of an owner's sessions, on disk too. A further one erases the owner's
             least recently used idle one, those without a name first.
         max_snapshots: number of snapshots of a session.
         edits: what becomes of edited messages, unless a request says otherwise.
-        named: where sessions lie that clients save by name; None: in the folder.
         group_memory: bytes in memory of a session and all its forks; None: those of all.
     """
 
@@ -56,13 +57,13 @@ class SessionStore:
         new_cache: Callable[[CacheSettings], Cache],
         policies: Sequence[CacheSettings],
         folder: Path,
+        named: NamedFolder,
         *,
         memory: int,
         outlives: bool = True,
         max_sessions: int = 1024,
         max_snapshots: int = 4,
         edits: EditMode = "removals",
-        named: NamedFolder | None = None,
         group_memory: int | None = None,
     ) -> None:
         self._model, self.new_cache, self.policies = model, new_cache, policies
@@ -79,7 +80,7 @@ class SessionStore:
         self._files = SessionFiles(model, new_cache, folder, named)
         for saved in self._files.stored():
             session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
-            session.id, session.is_stored = saved.id, True
+            session.id, session.origin, session.is_stored = saved.id, saved.origin, True
             saved.fill(session)
 
     def __iter__(self) -> Iterator[ServedSession]:
@@ -127,6 +128,38 @@ class SessionStore:
 
     # ---- using
 
+    def needed_beside(
+        self, busy: Sequence[ServedSession], match: SessionMatch, bound: int, plan: EditPlan | None
+    ) -> int:
+        """Return the most bytes that busy sessions and one more request come to need, once idle
+        sessions are on disk and snapshots have left.
+
+        What caches share counts once, and what one of them may come to copy of it once more.
+
+        Args:
+            match: where the request goes on.
+            bound: the most bytes that its cache will have.
+            plan: edits of the session.
+        """
+        alone = bound + sum(each.bound for each in busy)
+        session, point, source = match.session, match.point, match.source
+        caches = [each.cache for each in busy if each.cache is not None]
+        more = sum(each.growth for each in busy)
+        if source is not None and point is not None:
+            origin = source.origin_of(point)
+            caches.append(origin)
+            copies = _copies(origin, point)
+            # an idle source goes to disk if need be, and the fork takes what it had
+            more += (growth_of_fork if source.is_busy else growth)(origin, bound, copies=copies)
+        elif session is None or session.cache is None:
+            more += bound
+        else:
+            caches.append(session.cache)
+            bound += session.copied_on_the_way(point, is_edited=plan is not None)
+            more += growth(session.cache, bound, copies=not session.cache.keeps_all)
+        # snapshots share too, but none of that is copied once they have left
+        return min(alone, group_nbytes(caches) + more)
+
     def begin(
         self,
         match: SessionMatch,
@@ -159,8 +192,8 @@ class SessionStore:
             if source is not None and point is not None:
                 self._begin_as_fork(session, source, point, bound)
             session.bound = bound
-            if point is not None and source is None and plan is None:
-                session.bound += session.copied_by_return(point)
+            if source is None:
+                session.bound += session.copied_on_the_way(point, is_edited=plan is not None)
             self.make_room()
             session.bound = bound
             if point is not None and source is None and session.cache is None:
@@ -200,10 +233,7 @@ class SessionStore:
         session.forget()
         session.origin = source.group
         origin = source.origin_of(point)
-        shares = origin.keeps_all and origin.seen == point.seen
-        session.bound = max(0, bound - origin.nbytes) if shares else bound
-        if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
-            session.bound += origin.nbytes - origin.shared_nbytes
+        session.bound = growth_of_fork(origin, bound, copies=_copies(origin, point))
         with staying(source):
             self.make_room()
         if source.is_busy or not self._exceeds(session):
@@ -412,6 +442,7 @@ class SessionStore:
         Raises:
             NoSuchSession: the session is empty, or the name is not one.
             SessionConflict: the session is busy.
+            FilesFull: the files of clients have no room for it; nothing was written.
             OSError, WriteError, CacheFileError: it could not be written.
         """
         self.require_name(session.owner, file_name)
@@ -427,6 +458,12 @@ class SessionStore:
         """Raise NoSuchSession if an owner cannot save a session by this name."""
         self._files.named.for_saving(owner, file_name)
 
+    def require_room(self, owner: str, file_name: str, num_bytes: int) -> None:
+        """Raise FilesFull if the files of clients have no room for a session of so many bytes, or
+        more."""
+        named = self._files.named
+        named.require_room(named.for_saving(owner, file_name), num_bytes)
+
     def save_reply(self, session: ServedSession, file_name: str) -> int | None:
         """Save a session whose reply has ended by name; return the bytes written, None if it cannot
         be written."""
@@ -436,58 +473,62 @@ class SessionStore:
             _log.warning("session %r could not be saved by name: %s", session.label, error)
             return None
 
-    def restored_for(self, query: SessionQuery) -> SessionQuery:
-        """Restore the session that a request names a file of; return the query with its slot.
-
-        Raises:
-            SessionConflict: it has another policy or budget than the request wants.
-            NoSuchSession, ConversationFileError: as `restore`.
-        """
-        assert query.restore is not None
-        session, _ = self.restore(query.owner, query.slot, query.restore, settings=query.settings)
-        session.name = query.name or query.key
-        return replace(query, restore=None, slot=session.slot, name=None, key=None)
-
-    def restore(
-        self,
-        owner: str,
-        slot: int | None,
-        file_name: str,
-        *,
-        settings: CacheSettings | None = None,
-    ) -> tuple[ServedSession, int]:
-        """Put a saved session into a slot, in place of what is there; return it and the bytes read.
-
-        Args:
-            slot: None takes one that is free.
-            settings: those that the session must have; None: any.
+    def read_file(self, owner: str, file_name: str) -> RestoredFile:
+        """Return what was saved by name. Any thread may call it: no session is touched.
 
         Raises:
             NoSuchSession: no session was saved by that name.
-            SessionConflict: the slot is busy, or the session has other settings.
             ConversationFileError: a ValueError; the files are damaged, or belong to another model
                 or policy.
         """
-        saved, cache, num_bytes = self._files.restore(owner, file_name)
-        if settings not in (None, saved.settings):
+        return self._files.restore(owner, file_name)
+
+    def restored_for(self, query: SessionQuery, file: RestoredFile) -> SessionQuery:
+        """Restore the session that a request names a file of; return the query with its slot.
+
+        Raises:
+            SessionConflict: the slot is busy, or the session has another policy or budget than the
+                request wants.
+        """
+        if query.settings not in (None, file.saved.settings):
             raise SessionConflict(
-                f"{file_name!r} has the policy {saved.policy} and the budget {saved.budget}; "
-                "leave out policy and budget"
+                f"{query.restore!r} has the policy {file.saved.policy} and the budget "
+                f"{file.saved.budget}; leave out policy and budget"
             )
+        session = self.restore(query.owner, query.slot, file)
+        session.name = query.name or query.key
+        return replace(query, restore=None, slot=session.slot, name=None, key=None)
+
+    def restore(self, owner: str, slot: int | None, file: RestoredFile) -> ServedSession:
+        """Put a session that was read from a file into a slot, in place of what is there.
+
+        Args:
+            slot: None takes one that is free.
+
+        Raises:
+            SessionConflict: the slot is busy.
+        """
+        saved = file.saved
         if slot is not None and (old := self.finder.in_slot(owner, slot)) is not None:
             _require_idle(old)
             self.erase(old)
         session = self._add(owner, saved.settings, saved.name, slot)
         saved.fill(session)
-        session.cache = cache
+        session.cache = file.cache
         self.make_room()
-        return session, num_bytes
+        return session
 
     def _load(self, session: ServedSession) -> Cache | None:
         """Return the cache of a session on disk; None if its files are of no use."""
         cache = self._files.load(session)
         self.num_loads += cache is not None
         return cache
+
+
+def _copies(origin: Cache, point: ResumePoint) -> bool:
+    """Return whether a fork of a cache at a point may come to copy what it shares: it evicts,
+    quantizes, or forgets what came after the point."""
+    return not origin.keeps_all or origin.seen != point.seen
 
 
 def _require_idle(session: ServedSession) -> None:

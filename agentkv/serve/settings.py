@@ -46,6 +46,9 @@ class ServeSettings(PoliciesSettings):
     client_files: Path | None = None
     """Folder in which clients save and restore sessions by file names of their own. The default is
     a part of the store."""
+    client_quota: str | None = None
+    """Bytes of all files that clients save, such as 10GiB; what would exceed them is refused. The
+    default is no limit."""
     snapshots: int = Field(default=4, ge=0, le=LARGEST)
     """Earlier states kept per session, to which a changed conversation returns."""
     edits: EditMode = "removals"
@@ -58,7 +61,7 @@ class ServeSettings(PoliciesSettings):
     parallel: int = Field(default=16, ge=1, le=LARGEST)
     """Replies at a time, in one batch."""
     queue: int = Field(default=64, ge=0, le=LARGEST)
-    """Requests that may wait."""
+    """Requests that may wait, those that save, restore or change a session among them."""
     timeout_s: float = Field(default=600.0, gt=0, le=YEAR_S)
     """Maximum seconds of a request."""
     max_body: int = Field(default=16 * 2**20, ge=1, le=LARGEST)

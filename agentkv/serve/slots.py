@@ -16,6 +16,7 @@ from agentkv.serve.engine import Engine
 from agentkv.serve.protocols.answer import Json
 from agentkv.serve.protocols.openai_requests import Name, parse
 from agentkv.serve.session import ServedSession
+from agentkv.serve.session_files import RestoredFile
 from agentkv.serve.sessions import SpanChange
 from agentkv.serve.shown import MOST_TOKENS, NEWEST, HeldStream, messages_of
 
@@ -57,7 +58,7 @@ class Slots:
 
     async def _list(self, request: Request, owner: str) -> Response:
         sessions = self._engine.sessions
-        listed = await self._in_engine(lambda: [_described(s) for s in sessions.of(owner)])
+        listed = await self._look(lambda: [_described(s) for s in sessions.of(owner)])
         return JSONResponse(sorted(listed, key=lambda slot: slot["id"]))
 
     async def _tokens(self, request: Request, owner: str) -> Response:
@@ -76,14 +77,14 @@ class Slots:
             sessions.make_room()
             return held
 
-        held = await self._in_engine(copy)
+        held = await self._act(copy)
         # others are answered meanwhile: there may be many tokens
         shown = await asyncio.to_thread(held.shown, self._engine.template)
         return JSONResponse({"id_slot": slot, **shown}, headers=page.PRIVATE)
 
     async def _messages(self, request: Request, owner: str) -> Response:
         slot, sessions = _slot_of(request), self._engine.sessions
-        history = await self._in_engine(lambda: sessions.at(owner, slot).history)
+        history = await self._look(lambda: sessions.at(owner, slot).history)
         found = await asyncio.to_thread(messages_of, history)
         return JSONResponse({"id_slot": slot, "messages": found}, headers=page.PRIVATE)
 
@@ -109,14 +110,17 @@ class Slots:
             num_ids, num_bytes = sessions.save(sessions.at(owner, slot), name)
             return {"filename": name, "n_saved": num_ids, "n_written": num_bytes}
 
-        def restore() -> Json:
-            session, num_bytes = sessions.restore(owner, slot, name)
-            return {"filename": name, "n_restored": session.num_ids, "n_read": num_bytes}
+        def restore(file: RestoredFile) -> Json:
+            session = sessions.restore(owner, slot, file)
+            return {"filename": name, "n_restored": session.num_ids, "n_read": file.num_bytes}
 
         def erase() -> Json:
             return {"n_erased": sessions.erase_slot(owner, slot)}
 
-        done = await self._in_engine({"save": save, "restore": restore, "erase": erase}[action])
+        if action == "restore":
+            done = await asyncio.wrap_future(self._engine.restore(owner, name, restore))
+        else:
+            done = await self._act(save if action == "save" else erase)
         if action != "erase":
             done["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1000}
         return JSONResponse({"id_slot": slot, **done})
@@ -133,7 +137,7 @@ class Slots:
                 "n_tokens": made.num_ids,
             }
 
-        return JSONResponse(await self._in_engine(fork))
+        return JSONResponse(await self._act(fork))
 
     async def _change_span(
         self, request: Request, owner: str, slot: int, how: SpanChange
@@ -146,13 +150,17 @@ class Slots:
             return sessions.change_span(sessions.at(owner, slot), label, how)
 
         try:
-            num_tokens = await self._in_engine(change)
+            num_tokens = await self._act(change)
         except Misuse as error:
             raise RequestError(str(error), param="label") from None
         return JSONResponse({"id_slot": slot, "label": label, "n_tokens": num_tokens})
 
-    async def _in_engine(self, work: Callable[[], Any]) -> Any:
+    async def _look(self, work: Callable[[], Any]) -> Any:
+        """Let the engine's thread do what takes no time; a full queue hides no session."""
         return await asyncio.wrap_future(self._engine.call(work))
+
+    async def _act(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self._engine.act(work))
 
 
 def _slot_of(request: Request) -> int:

@@ -18,6 +18,7 @@ from agentkv.models.model import Cancelled, ContextLimit
 from agentkv.plan import CachePlan, plan_cache
 from agentkv.serve.edits import EditBasis, EditPlan, plan_edits
 from agentkv.serve.job import EngineJob, MemoryLimit
+from agentkv.serve.matching import SessionQuery
 from agentkv.serve.session import CacheSettings, History, ResumePoint, chat_history
 from agentkv.serve.sessions import SessionStore
 
@@ -259,18 +260,28 @@ class WaitingJob:
         self._pool, self._wake = pool, wake
         self._begun = self._in_pool(lambda: prompts.begin(job))
         self._found: Future[NewIds] | None = None
+        self._restored: Future[SessionQuery] | None = None
         self._asked: tuple[ResumePoint | None, EditBasis | None] = None, None
         """The point that `_found` goes on from, and the session that may be edited."""
 
     @property
     def is_ahead(self) -> bool:
         """True while a thread works on it, or will."""
-        return not (self._found or self._begun).done()
+        works = (self._begun, self._restored, self._found)
+        return not all(each is None or each.done() for each in works)
 
     @property
     def begun(self) -> tuple[History, Matcher | None] | None:
         """What `Prompts.begin` returns, or raises; None as long as it is not known."""
         return self._begun.result() if self._begun.done() else None
+
+    def restored(self, begin: Callable[[EngineJob], Future[SessionQuery]]) -> SessionQuery | None:
+        """Return the query of the job once the session that it names a file of is restored, which
+        `begin` begins; or raise. None as long as it is not."""
+        if self._restored is None:
+            self._restored = begin(self.job)
+            self._restored.add_done_callback(lambda _: self._wake())
+        return self._restored.result() if self._restored.done() else None
 
     def new_ids(self, point: ResumePoint | None, basis: EditBasis | None = None) -> NewIds | None:
         """Return what `Prompts.new_ids` returns, or raises; None as long as it is not known."""

@@ -25,19 +25,33 @@ class CacheFileError(ValueError):
     """A file that cannot be loaded, or a cache that cannot be saved; nothing has changed."""
 
 
-def write(path: str | os.PathLike[str], state: str, tensors: Mapping[str, Tensor]) -> None:
+class FileLimit(CacheFileError):
+    """A file that might have more bytes than it may have; nothing was written."""
+
+
+def write(
+    path: str | os.PathLike[str],
+    state: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    most_bytes: int | None = None,
+) -> None:
     """Write a file and let it replace `path` once it is complete on disk.
 
     Args:
         state: text that describes the tensors.
         tensors: contiguous, on the CPU.
+        most_bytes: bytes that the file may have; None: any number.
 
     Raises:
+        FileLimit: the file might have more.
         OSError: the file could not be written; `path` is untouched, and no partial file is left.
     """
     target = os.path.abspath(os.fspath(path))
     folder = os.path.dirname(target)
     metadata = {"format": FORMAT, "version": VERSION, "state": state}
+    if most_bytes is not None and (needed := _most_nbytes(metadata, tensors)) > most_bytes:
+        raise FileLimit(f"the file would have up to {needed} bytes, and may have {most_bytes}")
     metadata["digest"] = _digest(state, tensors)
     # only its owner can open the temporary folder
     with tempfile.TemporaryDirectory(dir=folder, prefix=".agentkv-") as private:
@@ -51,6 +65,14 @@ def write(path: str | os.PathLike[str], state: str, tensors: Mapping[str, Tensor
             os.fsync(file.fileno())
         os.replace(part, target)
     _sync_folder(folder)
+
+
+def _most_nbytes(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> int:
+    """Return no fewer bytes than a file has, and few more: the format states the shape and the
+    place of each tensor as text."""
+    text = len(json.dumps(metadata, ensure_ascii=False).encode()) + 256  # the digest among it
+    places = sum(len(name) + 128 + 20 * tensor.dim() for name, tensor in tensors.items())
+    return text + places + sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _sync_folder(folder: str) -> None:

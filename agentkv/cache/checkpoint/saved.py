@@ -45,7 +45,13 @@ order of `agentkv_kernels.layout`."""
 C = TypeVar("C", bound=Restorable)
 
 
-def save(cache: Restorable, model: PreTrainedModel, path: str | os.PathLike[str]) -> None:
+def save(
+    cache: Restorable,
+    model: PreTrainedModel,
+    path: str | os.PathLike[str],
+    *,
+    most_bytes: int | None = None,
+) -> None:
     """Write a cache of `model` to a file; see `file.write`. It copies the entries to the CPU."""
     saved = SavedCache(
         model=identity(model),
@@ -67,7 +73,7 @@ def save(cache: Restorable, model: PreTrainedModel, path: str | os.PathLike[str]
     ids = cache.token_ids.all()
     if ids is not None:
         tensors[IDS] = ids
-    write(path, saved.model_dump_json(), tensors)
+    write(path, saved.model_dump_json(), tensors, most_bytes=most_bytes)
 
 
 def load(

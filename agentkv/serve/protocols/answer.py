@@ -19,7 +19,7 @@ from agentkv.serve.job import (
     Stopping,
 )
 from agentkv.serve.matching import SessionConflict
-from agentkv.serve.named_files import NoSuchSession
+from agentkv.serve.named_files import FilesFull, NoSuchSession
 
 Json = dict[str, Any]
 
@@ -28,6 +28,7 @@ _ERRORS: dict[type[Exception], tuple[int, str]] = {
     NoSuchSession: (404, "no_such_session"),
     SessionConflict: (409, "session_conflict"),
     MemoryLimit: (400, "memory_limit_exceeded"),
+    FilesFull: (400, "file_quota_exceeded"),
     SchemaViolated: (422, "schema_violated"),
     TimeoutError: (504, "timeout"),
     QueueFull: (429, "queue_full"),

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
 import agentkv
 from agentkv.models.batch import LONG_CHUNK, Batch
+from agentkv.models.generation import Generation
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalConversation, LocalModel, PendingReply
 from agentkv.models.model import ContextLimit, Reply
@@ -95,6 +97,43 @@ def test_replies_may_join_and_leave_between_steps(tiny_model: LocalModel, page: 
         num_steps += 1
     for conversation, each, other in zip(shared, asked, alone, strict=True):
         assert conversation.finish_reply(each).text == other.reply(page).text
+
+
+class Normalizations(TorchDispatchMode):
+    """Counts the rows of logits of which probabilities are computed."""
+
+    num_rows = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func in (torch.ops.aten.logsumexp.default, torch.ops.aten._log_softmax.default):
+            self.num_rows += args[0].numel() // args[0].shape[-1]
+        return func(*args, **(kwargs or {}))
+
+
+def test_each_reply_of_a_batch_notes_the_probabilities_that_it_wants(
+    tiny_model: LocalModel, page: Page
+) -> None:
+    def replied(*wanted: int | None) -> tuple[list[Generation], int]:
+        free = tiny_model.with_cache("full", decoding="free", max_new_tokens=8)
+        batch, counted = Batch(tiny_model.model), Normalizations()
+        generations = [free.begin("find").start_reply(page).generation for _ in wanted]
+        for each, number in zip(generations, wanted, strict=True):
+            each.num_logprobs = number
+            batch.add(each)
+        with counted:
+            while len(batch):
+                batch.step()
+        return generations, counted.num_rows
+
+    (alone,), _ = replied(0)
+    expected = [(each.id, pytest.approx(each.value, abs=1e-5)) for each in alone.logprobs]
+    (nothing, plain, top), _ = replied(None, 0, 2)
+    assert nothing.logprobs == [] and nothing.rule.ids == alone.rule.ids
+    assert [(each.id, each.value) for each in plain.logprobs] == expected
+    assert [(each.id, each.value) for each in top.logprobs] == expected
+    assert [len(each.top) for each in top.logprobs] == [2] * len(expected)
+    assert not any(each.top for each in plain.logprobs)
+    assert replied(None, None)[1] == 0 < replied(0)[1]
 
 
 def test_every_token_of_a_short_question_may_look_back(tiny_model: LocalModel, page: Page) -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 import agentkv
-from agentkv.cache.checkpoint.file import CacheFileError
+from agentkv.cache.checkpoint.file import CacheFileError, FileLimit
 from agentkv_kernels.layout import POSITION
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
@@ -57,6 +57,20 @@ def test_a_loaded_cache_continues_exactly_in_every_family(family, model, tokens,
     cache = used(model, tokens, case.make(), case.budget)
     loaded = assert_continues_after_loading(cache, model, tokens, tmp_path / "cache")
     assert loaded.policy == cache.policy and loaded.chunk == 40 and loaded.prefill == "chunked"
+
+
+@pytest.mark.parametrize("policy", ["full", "lookback-int8"])
+def test_a_file_that_may_be_too_large_is_not_begun(llama, tokens, tmp_path, policy):
+    cache = used(llama, tokens, policy, None)
+    path = tmp_path / "cache"
+    cache.save(path)
+    size = path.stat().st_size
+    for most in (0, size // 2, size - 1):
+        with pytest.raises(FileLimit, match=f"may have {most}"):
+            cache.save(tmp_path / "other", most_bytes=most)
+    assert os.listdir(tmp_path) == ["cache"]
+    cache.save(tmp_path / "other", most_bytes=int(1.5 * size))
+    assert (tmp_path / "other").stat().st_size == size
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -2,7 +2,11 @@
 
 import json
 import os
+import resource
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import pytest
 from agentkv.models.load import local_model
 from agentkv.models.local import LocalModel
 from agentkv.models.saved import INDEX
-from agentkv.serve.command import ServeError
+from agentkv.serve.command import ServeError, check
+from agentkv.serve.named_files import NamedFolder
+from agentkv.serve.settings import ServeSettings
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 from tests.agentkv.serve.test_messages import client_of
@@ -25,6 +31,7 @@ PATHS = {
     "/v1/messages": {"messages": [user(WORDS)], "max_tokens": 3},
     "/v1/responses": {"input": WORDS, "max_output_tokens": 3},
 }
+PATH = "/v1/chat/completions"
 OUTSIDE = (
     *(
         "../x",
@@ -274,6 +281,146 @@ def test_a_file_of_another_model_or_policy_is_refused_in_a_line(
                 ask(other, more, **ours(restore="one"))
             assert "'one' cannot be restored" in str(refused.value)
             assert "\n" not in refused.value.message and slots(other) == []
+
+
+def test_files_take_no_more_than_their_quota_and_a_refusal_writes_nothing(
+    local: LocalModel, folder: Path
+) -> None:
+    with serving(local, policies=("full",), budget=None, client_files=folder) as served:
+        saved_conversation(served, "one")
+        nbytes = sum(each.stat().st_size for each in (folder / "one").iterdir())
+    quota = int(2.5 * nbytes)
+    options: Any = {"policies": ("full",), "budget": None, "client_quota": f"{quota}B"}
+    with serving(local, client_files=folder, **options) as served:
+        saved_conversation(served, "runs/two")
+        saved_conversation(served, "runs/two")  # what is replaced does not count
+        before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        assert sum(map(len, before.values())) <= quota
+        for path, body in PATHS.items():
+            asked = {**body, "agentkv": {"save": "runs/8/three"}}
+            status, answer = send(served, asked, path)
+            assert status == 400, answer
+            assert "the files of clients may have" in answer["error"]["message"]
+        error = error_of(*send(served, {"filename": "a/b"}, "/slots/0?action=save"))
+        assert error["code"] == "file_quota_exceeded" and "--client-quota" in error["message"]
+        assert str(folder) not in error["message"]
+        # the reply may begin, and becomes too long to be saved
+        body = {"agentkv": {"save": "long"}, "ignore_eos": True}
+        answer = ask(served, [user("hello")], max_tokens=300, extra_body=body)
+        assert answer.usage.agentkv["saved"]["n_written"] == 0
+        after = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        assert after == before
+        assert {each.name for each in folder.iterdir()} == {"one", "runs"}
+        assert [each.name for each in (folder / "runs").iterdir()] == ["two"]
+        (folder / "one").rename(folder.parent / "moved")
+        saved_conversation(served, "runs/8/three")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(served: Served, folder: Path) -> None:
+    more = saved_conversation(served, "one")
+    before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    (limit, most) = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))  # as a full disk does
+    try:
+        status, _ = send(served, {"filename": "a/two"}, "/slots/0?action=save")
+        again = ask(served, more, **ours(save="one"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert status == 500 and again.usage.agentkv["saved"]["n_written"] == 0
+    assert {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()} == before
+    assert [each.name for each in folder.iterdir()] == ["one"]
+
+
+def test_a_quota_is_a_number_of_bytes() -> None:
+    with pytest.raises(ServeError, match="number of bytes such as 10GiB; found '25%'"):
+        check(ServeSettings(model="tiny", port=0, client_quota="25%"), ())
+
+
+class SlowFolder(NamedFolder):
+    """A folder on a disk that takes as long as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, in_folders=True, by_owner=False)
+        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def for_restoring(self, owner: str, name: str) -> Path:
+        self.is_asked.set()
+        assert self.may_go_on.wait(60), "nobody was answered meanwhile"
+        return super().for_restoring(owner, name)
+
+
+@pytest.mark.parametrize("way", ["request", "slot"])
+def test_others_are_answered_while_a_file_is_read(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    more = saved_conversation(served, "one", release=True)
+    other = ask(served, [user("hello")])
+    slow = SlowFolder(folder)
+    monkeypatch.setattr(served.engine.sessions._files, "named", slow)
+    body: Any = {"filename": "one"}
+    path = "/slots/5?action=restore"
+    if way == "request":
+        body, path = {**GOOD, "messages": more, "agentkv": {"restore": "one"}}, PATH
+    with ThreadPoolExecutor(2) as pool:
+        coming = pool.submit(send, served, body, path)
+        assert slow.is_asked.wait(60)
+        said = [*with_reply([user("hello")], other), user("more")]
+        status, answer = send(served, {**GOOD, "messages": said}, PATH)
+        assert status == 200 and answer["usage"]["agentkv"]["reuse"]["how"] == "continued"
+        assert not coming.done() and len(slots(served)) == 1
+        # one that is read later is refused as well, and what is read now comes to nothing worse
+        second = pool.submit(send, served, {"filename": "two"}, "/slots/6?action=restore")
+        slow.may_go_on.set()
+        status, answer = coming.result()
+        assert status == 200, answer
+        assert second.result()[0] == 404
+    if way == "request":
+        assert answer["usage"]["agentkv"]["reuse"]["how"] == "continued"
+        assert answer["usage"]["agentkv"]["reuse"]["kept"] > 60
+    else:
+        assert answer["n_restored"] > 60 and answer["id_slot"] == 5
+    served.idle()
+    assert len(slots(served)) == 2
+
+
+def test_a_client_that_leaves_while_its_file_is_read_leaves_no_session(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = saved_conversation(served, "one", release=True)
+    slow = SlowFolder(folder)
+    monkeypatch.setattr(served.engine.sessions._files, "named", slow)
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    leaving = HTTPConnection(host, int(port))
+    body = json.dumps({**GOOD, "messages": more, "agentkv": {"restore": "one"}})
+    leaving.request("POST", PATH, body, {"content-type": "application/json"})
+    assert slow.is_asked.wait(60)
+    leaving.close()
+    served.idle()  # its place is free although the disk is slow
+    slow.may_go_on.set()
+    assert send(served, {"filename": "one"}, "/slots/3?action=restore")[0] == 200
+    assert [each["id"] for each in slots(served)] == [3]
+
+
+def test_a_server_stops_while_a_file_is_read(local: LocalModel, folder: Path) -> None:
+    slow = SlowFolder(folder)
+    with serving(local, policies=("full",), budget=None, client_files=folder) as served:
+        more = saved_conversation(served, "one", release=True)
+        served.engine.sessions._files.named = slow
+        pool = ThreadPoolExecutor(2)
+        body = {**GOOD, "messages": more, "agentkv": {"restore": "one"}}
+        coming = [
+            pool.submit(send, served, body, PATH),
+            pool.submit(send, served, {"filename": "one"}, "/slots/3?action=restore"),
+        ]
+        assert slow.is_asked.wait(60)
+        stopping = threading.Thread(target=served.engine.stop)
+        stopping.start()
+        while served.engine.is_alive:
+            pass
+        slow.may_go_on.set()
+        stopping.join()
+        assert [each.result()[0] for each in coming] == [503, 503]
+        pool.shutdown()
 
 
 def test_a_name_is_checked_before_a_reply_is_written(served: Served) -> None:

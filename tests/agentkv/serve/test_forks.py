@@ -4,6 +4,7 @@ once. Sessions end with a request or after a time."""
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -192,7 +193,8 @@ def test_a_session_and_its_forks_keep_to_their_part_of_the_memory(
         for each in asked:
             expected[each["content"]] = content(forking(served, [*before, each]))
         nbytes = max(session.cache_nbytes for session in served.engine.sessions)
-    part = int(2.2 * nbytes)
+    # under `full` a fork adds only its own tokens
+    part = int((1.4 if policy == "full" else 2.2) * nbytes)
     with serving(local, keys=("ann",), group_memory=f"{part}B", **options) as served:
         ask(served, [user(WORDS)], prompt_cache_key="apart")
         ask(served, messages, prompt_cache_key="main")
@@ -210,6 +212,74 @@ def test_a_session_and_its_forks_keep_to_their_part_of_the_memory(
         if policy == "full":  # all but one are of one group; others may begin anew without a source
             assert len(groups) - 1 == len(max(groups, key=len))
             assert sessions.peak_nbytes - apart.nbytes <= part and sessions.num_spills > 0
+
+
+@pytest.mark.parametrize(
+    "policy, limit, expected",
+    [("full", "memory", 4), ("full", "group_memory", 4), ("window", "memory", 2)],
+)
+def test_forks_run_together_where_memory_has_room_for_what_each_adds(
+    local: LocalModel, policy: str, limit: str, expected: int
+) -> None:
+    options: Any = {"policies": (policy,), "budget": None if policy == "full" else 400}
+    messages = [user(LONG * 3)]
+    asked = [user(f"number {number}") for number in range(4)]
+    with serving(local, keys=("ann",), **options) as served:
+        ask(served, messages, prompt_cache_key="main")
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+    with serving(local, keys=("ann",), **{limit: f"{int(2.5 * nbytes)}B"}, **options) as served:
+        first = ask(served, messages, prompt_cache_key="main")
+        before = with_reply(messages, first)
+        engine, most = served.engine, 0
+
+        def answer(message: Any) -> Any:
+            with served.client("ann") as client:
+                body = {"agentkv": {"fork": True}, "ignore_eos": True}
+                return client.chat.completions.create(
+                    model="tiny",
+                    messages=[*before, message],
+                    max_tokens=40,
+                    temperature=0,
+                    extra_body=body,
+                )
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            coming = [pool.submit(answer, each) for each in asked]
+            while not all(each.done() for each in coming):
+                # between two tokens, so that no reply passes unseen
+                most = max(most, engine.call(lambda: engine.num_running).result())
+        if policy == "full":
+            assert [how(each.result()) for each in coming] == ["forked"] * len(asked)
+        # what an evicting policy shares is copied when it evicts
+        assert most == expected
+        assert engine.sessions.peak_nbytes <= engine.sessions.group_memory
+
+
+def test_a_session_and_its_forks_keep_to_their_part_after_a_restart(
+    local: LocalModel, tmp_path: Path
+) -> None:
+    options: Any = {"policies": ("full",), "budget": None, "keys": ("ann",), "store": tmp_path}
+    messages, other = [user(LONG * 3)], [user(LONG * 2)]
+    with serving(local, **options) as served:
+        first = ask(served, messages, prompt_cache_key="main")
+        asked = [*with_reply(messages, first), user("more")]
+        fork = forking(served, asked, prompt_cache_key="sub", agentkv={"save": "copy"})
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+        apart = ask(served, other, prompt_cache_key="apart")
+    with serving(local, group_memory=f"{int(1.5 * nbytes)}B", **options) as served:
+        ask(served, [*with_reply(other, apart), user("more")], prompt_cache_key="apart")
+        for name, said in (("main", asked), ("sub", [*with_reply(asked, fork), user("more")])):
+            assert how(ask(served, said, prompt_cache_key=name)) == "continued"
+        held = {each.name: each for each in served.engine.sessions}
+        assert held["main"].group == held["sub"].group != held["apart"].group
+        in_memory = {name for name, each in held.items() if each.cache is not None}
+        assert in_memory == {"apart", "sub"}
+        # whoever can write to a file of a client cannot put a session into the group of another
+        with served.client("ann") as client:
+            path = f"{served.url}/slots/7?action=restore"
+            client.post(path, body={"filename": "copy"}, cast_to=object)
+        copy = max(served.engine.sessions, key=lambda each: each.slot)
+        assert copy.slot == 7 and copy.group == copy.id
 
 
 def test_a_conversation_larger_than_the_part_of_its_group_is_refused(local: LocalModel) -> None:
@@ -264,6 +334,22 @@ def test_a_return_far_behind_what_a_fork_shares_keeps_to_the_memory(local: Local
             client.post(f"{served.url}/slots/0?action=fork", body={}, cast_to=object)
         back = ask(served, [*early, user("else")], prompt_cache_key="main")
         assert how(back) == "returned"
+        assert served.engine.sessions.peak_nbytes <= served.engine.sessions.memory
+
+
+def test_an_edit_of_what_a_fork_shares_keeps_to_the_memory(local: LocalModel) -> None:
+    with serving(
+        local, policies=("full",), budget=None, keys=("ann",), memory="300000B", snapshots=0
+    ) as served:
+        messages = [user("early " * 150)]
+        early = with_reply(messages, ask(served, messages, prompt_cache_key="main"))
+        asked = [*early, user("later " * 190)]
+        last = ask(served, asked, prompt_cache_key="main")
+        with served.client("ann") as client:
+            client.post(f"{served.url}/slots/0?action=fork", body={}, cast_to=object)
+        shorter = [user("early " * 120), *with_reply(asked, last)[1:], user("more")]
+        edited = ask(served, shorter, prompt_cache_key="main")
+        assert how(edited) == "edited"
         assert served.engine.sessions.peak_nbytes <= served.engine.sessions.memory
 
 

@@ -164,6 +164,52 @@ def test_more_requests_than_the_queue_takes_are_told_to_come_again(
         assert send(served, GOOD)[0] == 200
 
 
+def test_actions_on_slots_count_among_the_requests_that_wait(
+    chat_model: Callable[[str], LocalModel], tmp_path: Path
+) -> None:
+    actions = {
+        "save": {"filename": "one"},
+        "restore": {"filename": "before"},
+        "erase": {},
+        "fork": {},
+        "pin": {"label": "turn 0"},
+        "drop": {"label": "turn 0"},
+    }
+    limits: Any = {"max_tokens": 4000, "parallel": 1, "queue": 0, "client_files": tmp_path}
+    with serving(chat_model(CHATML), **limits) as served:
+        assert send(served, GOOD)[0] == 200
+        served.idle()
+        asked = {"filename": "before"}
+        assert send(served, asked, "/slots/0?action=save")[0] == 200
+        before = send(served, b"", "/slots", "GET")
+        long: Any = {"min_tokens": 4000, "max_tokens": 4000}
+        with served.client() as client:
+            reply = client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "on"}],
+                stream=True,
+                extra_body=long,
+                extra_headers={"X-AgentKV-Session": "long"},
+            )
+            next(reply)
+            for action, body in actions.items():
+                error = error_of(*send(served, body, f"/slots/0?action={action}"))
+                assert error["code"] == "queue_full" and "try again later" in error["message"]
+            assert send(served, b"", "/slots/0/tokens", "GET")[0] == 429
+            during = send(served, b"", "/slots", "GET")
+            assert during[0] == 200 and before[1][0] in during[1]
+            assert [each.name for each in tmp_path.iterdir()] == ["before"]
+            reply.close()
+        served.idle()
+        for action, body in actions.items():
+            status, answer = send(served, body, f"/slots/0?action={action}")
+            if action == "erase":
+                assert send(served, {"filename": "before"}, "/slots/0?action=restore")[0] == 200
+            assert status == 200, (action, answer)
+        served.idle()
+        assert served.engine.num_waiting == 0
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),

@@ -95,6 +95,23 @@ def test_an_unnamed_request_never_moves_a_named_session(served: Served) -> None:
     )
 
 
+def test_labels_of_turns_that_were_taken_back_are_gone(served: Served) -> None:
+    asked: Any = {"extra_headers": {"X-AgentKV-Session": "mine"}}
+    ours = {"agentkv": {"policy": "full"}, "ignore_eos": True}
+    begun = [system(WORDS), user(WORDS)]
+    ask(served, [system(WORDS), user("other")], extra_body=ours)  # "mine" begins as its fork
+    first = ask(served, begun, max_tokens=3, extra_body=ours, **asked)
+    ask(served, [*with_reply(begun, first), user(WORDS)], extra_body=ours, **asked)
+    again = ask(served, begun, max_tokens=60, extra_body=ours, **asked)
+    ask(served, [*with_reply(begun, again), user("more")], extra_body=ours, **asked)
+    (session,) = [each for each in served.engine.sessions if each.name == "mine"]
+    assert session.cache is not None
+    spans = session.cache.spans()
+    assert [each.label for each in spans] == ["system", "turn 1", "reply 1", "turn 3", "reply 3"]
+    assert [each.stop for each in spans[:-1]] == [each.start for each in spans[1:]]
+    assert spans[2].stop is not None and spans[2].stop - spans[2].start == 60
+
+
 def test_an_edited_turn_goes_back_to_the_reply_before_it(served: Served) -> None:
     messages = [user(WORDS)]
     first = ask(served, messages)

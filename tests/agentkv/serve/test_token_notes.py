@@ -92,6 +92,20 @@ def test_a_token_names_what_the_look_before_it_fetched(served: Served, policy: s
     assert len(looks) <= session.cache.num_looks
 
 
+def test_a_server_without_the_page_keeps_no_notes_and_answers_the_same(local: LocalModel) -> None:
+    answers = []
+    for page in (True, False):
+        with serving(local, policies=("lookback-int8",), page=page) as served:
+            plain = ask(served, [user(WORDS)], **LONG)
+            asked = ask(served, [user(WORDS)], logprobs=True, top_logprobs=2, **LONG)
+            alone = ask(served, [user(WORDS)], logprobs=True, **LONG)
+            assert any(each.notes for each in served.engine.sessions) == page
+        noted = [each.choices[0].logprobs.content for each in (asked, alone)]
+        assert all(len(each) >= 20 for each in noted)
+        answers.append([said(plain), said(asked), *noted])
+    assert answers[0] == answers[1]
+
+
 def test_a_session_that_returns_or_forks_keeps_the_notes_of_what_it_keeps(served: Served) -> None:
     messages = [user(WORDS)]
     first = ask(served, messages, **letters(1))
