@@ -93,14 +93,14 @@ def lookback(
         Literal["hot", "all"],
         Help(
             'What an input attends to while it is read: "hot" entries, or "all", cold ones too '
-            "(our choice)."
+            "(our choice: all)."
         ),
-    ] = "hot",
+    ] = "all",
     short: Annotated[
         int,
         Help(
-            "Longest input that is repaired; without repair, all its tokens may look back, and are "
-            "read one at a time (our choice: 64)."
+            'Longest input that is repaired; with reads="hot" and without repair, all its tokens '
+            "may look back, and are read one at a time (our choice: 64)."
         ),
     ] = 64,
     draw: Draw = 0.0,
@@ -122,7 +122,9 @@ def lookback(
 ) -> Policy:
     """Keeps the newest entries hot, and fetches others back.
 
-    All other entries are cold; a token that is unsure fetches some of them back.
+    All other entries are cold; a token that is unsure fetches some of them back. An input of
+    several tokens attends to all entries while it is read, so that it is encoded as under a full
+    cache.
 
     An unsure token is computed a second time, with the blocks of cold entries that draw most of its
     attention. The budget counts hot entries alone. By default a whole block of 64 entries turns

@@ -341,6 +341,7 @@ PAPER_INFLLM = preset(
     promotes=False,
     format="dense",
     representatives=4,
+    reads="hot",
 )
 PAPER_LOUISKV = preset(
     lookback,

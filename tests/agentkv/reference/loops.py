@@ -28,6 +28,9 @@ class Policy:
         self.margins: list[float] = []
         """Per layer: how close the latest step's closest decision was, relative."""
 
+    def before(self, num_new: int) -> None:
+        """See that `num_new` tokens are about to be taken in."""
+
     def step(self, layers: Sequence[Layer], num_new: int, logits: np.ndarray | None) -> None:
         """Take in `num_new` tokens, the last of which has these logits; None: more of the same
         forward follows, and a gate waits for its end (our choice)."""
@@ -169,12 +172,15 @@ class Lookback(Window):
 
     If the likeliest next token has a probability below `threshold`, the newest token is computed
     again, with the blocks of cold tokens that would get the largest share of attention from any of
-    its heads. They stay, as the youngest (our choice).
+    its heads. They stay, as the youngest. Several tokens at once attend to all cold tokens too, and
+    none of them looks back (our choice).
 
     The tier holds `bound` tokens at most. A token that came back counts there too. Where more would
     come, cold tokens that left first are forgotten, until an eighth of the bound is free (our
     choice).
     """
+
+    reads_all = True
 
     def __init__(
         self,
@@ -186,6 +192,7 @@ class Lookback(Window):
         cold: int | None = None,
     ) -> None:
         super().__init__(budget, sinks)
+        self.is_reading = False
         self.bound, self.num_forgotten = cold, 0
         self.tier: dict[Layer, list[Position]] = {}
         """Tokens in the order in which they left first, those that came back among them."""
@@ -194,7 +201,16 @@ class Lookback(Window):
         self.looked: list[bool] = []
         """Of every forward, whether its last token looked back."""
 
+    def before(self, num_new: int) -> None:
+        self.is_reading = self.reads_all and num_new > 1
+        for layer, cold in self.cold.items() if self.is_reading else ():
+            for held in layer.held:
+                held.extend(cold)
+
     def evict(self, num_new: int, logits: np.ndarray | None) -> None:
+        for layer, cold in self.cold.items():
+            for held in layer.held:
+                held[:] = [i for i in held if i not in cold]
         before = [list(layer.held[0]) for layer in self.layers]
         super().evict(num_new, logits)
         for layer, held in zip(self.layers, before, strict=True):
@@ -211,7 +227,7 @@ class Lookback(Window):
 
     def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
         odds = np.exp(logits - logits.max())
-        is_unsure = odds.max() / odds.sum() < self.threshold
+        is_unsure = odds.max() / odds.sum() < self.threshold and not self.is_reading
         self.looked.append(bool(is_unsure and any(self.cold.values())))
         if self.looked[-1]:
             logits = dense.again(id, self.fetch)
@@ -1046,9 +1062,17 @@ class LookbackInt8(Lookback):
                 self.left.setdefault((layer, i), both)
         self.storage.apply_gate(self.layers)
 
-    def fetch(self, layer: Layer) -> None:
+    def before(self, num_new: int) -> None:
+        for layer in self.cold:
+            self.restore(layer)
+        super().before(num_new)
+
+    def restore(self, layer: Layer) -> None:
         for i in self.cold.get(layer, ()):
             layer.keys[:, i], layer.values[:, i] = self.left[layer, i]
+
+    def fetch(self, layer: Layer) -> None:
+        self.restore(layer)
         super().fetch(layer)
 
 
@@ -1068,7 +1092,7 @@ class LookbackInt4(LookbackInt8):
             super().evict(num_new, logits)
 
     def look_back(self, dense: Dense, id: int, logits: np.ndarray) -> np.ndarray:
-        self.looked.append(any(self.cold.values()))
+        self.looked.append(not self.is_reading and any(self.cold.values()))
         if self.looked[-1]:
             logits = dense.again(id, self.fetch)
         if self.looked[-1] or self.looks_first:

@@ -223,7 +223,7 @@ class InfLLM(loops.Lookback):
     are averaged (our choice).
     """
 
-    num_queries = 32
+    num_queries, reads_all = 32, False
 
     def __init__(self, budget: int, *, blocks: int, block: int, count: int, sinks: int) -> None:
         super().__init__(budget, threshold=2.0, blocks=blocks, block=block, sinks=sinks)
@@ -292,7 +292,7 @@ class LouisKV(loops.Lookback):
     def __init__(self, budget: int, *, similarity: float, blocks: int, block: int) -> None:
         super().__init__(budget, threshold=0.0, blocks=blocks, block=block, sinks=4)
         self.similarity = similarity
-        self.before: dict[Layer, np.ndarray] = {}
+        self.newest: dict[Layer, np.ndarray] = {}
         """Queries (H, G, D) of the newest token, those of its first pass."""
 
     def evict(self, num_new: int, logits: np.ndarray | None) -> None:
@@ -304,11 +304,11 @@ class LouisKV(loops.Lookback):
         for layer in self.layers:
             new = layer.queries[:, :, -1].copy()
             if self.num_new > 1:
-                self.before[layer] = layer.queries[:, :, -2]
-            for a, b in zip(np.concatenate(new), np.concatenate(self.before[layer]), strict=True):
+                self.newest[layer] = layer.queries[:, :, -2]
+            for a, b in zip(np.concatenate(new), np.concatenate(self.newest[layer]), strict=True):
                 cosines.append(a @ b / (loops.norm(a) * loops.norm(b)))
-            self.before[layer] = new
-        turned = float(np.mean(cosines)) < self.similarity
+            self.newest[layer] = new
+        turned = float(np.mean(cosines)) < self.similarity and not self.is_reading
         self.looked.append(bool(turned and any(self.cold.values())))
         if self.looked[-1]:
             logits = dense.again(id, self.fetch)

@@ -120,6 +120,7 @@ COMING = {"queries": 18, "horizon": 30, "sinks": 3}
 STEEP = SMALL | {"beta": 4}
 SURE = {"threshold": 0.45, "tight": 16, "protected": 5}
 LOOKS = {"threshold": 0.5, "blocks": 2, "block": 4, "sinks": 3}
+INT8_LOOKS = LOOKS | {"threshold": 0.55}
 AGED = {"threshold": 0.45, "tight": 60, "protected": 5, "recent": 6}
 INT8 = {
     "budget": 150,
@@ -241,8 +242,8 @@ CASES = {
     ),
     "lookback-int8": Case(
         "llama",
-        lambda: loops.LookbackInt8(150, recent=6, **LOOKS),
-        {**LOOKS, "recent": 6, "format": "dense", "slack": 0, "short": 0},
+        lambda: loops.LookbackInt8(150, recent=6, **INT8_LOOKS),
+        {**INT8_LOOKS, "recent": 6, "format": "dense", "slack": 0, "short": 0},
         budget=150,
         pages=(100, 150),
         replies=(14, 8),
@@ -289,7 +290,7 @@ def bounded(
 DRAWN = {"recent": 6, "blocks": 2, "block": 4, "sinks": 3, "draw": 0.02}
 BOUNDED = {
     "lookback": bounded("lookback", 24, loops.Lookback, **LOOKS),
-    "lookback-int8": bounded("lookback-int8", 50, loops.LookbackInt8, recent=6, **LOOKS),
+    "lookback-int8": bounded("lookback-int8", 50, loops.LookbackInt8, recent=6, **INT8_LOOKS),
     "lookback-int4": bounded("lookback-int4", 50, loops.LookbackInt4, **DRAWN),
 }
 """Policies that look back, whose cold tiers forget."""
@@ -314,6 +315,7 @@ class Reference:
         """The last token's logits (V,). Only the last chunk has logits: the gate acts once."""
         margins = []
         for number, ids in enumerate(chunks, 1):
+            self.policy.before(len(ids))
             logits = self.dense.forward(ids)
             is_last = number == len(chunks)
             self.policy.step(self.dense.layers, len(ids), logits if is_last else None)
