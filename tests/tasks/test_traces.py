@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from agentkv_tasks.bench.errors import BenchError
-from agentkv_tasks.bench.traces.measure import TraceBench, run_bench
+from agentkv_tasks.bench.traces.measure import GROUP, TraceBench, run_bench
 from agentkv_tasks.bench.traces.rows import TraceRow
 from agentkv_tasks.bench.traces.table import sums
 from agentkv_tasks.bench.traces.trace import MADE, NOTE, TraceRequest, made, read_trace
 from agentkv_tasks.settings import RunSettings
-
 
 EDITED = {("keep", "rolling 3"), ("keep", "dated 4")}
 """Ways and sessions of five made ones in which a host edits what the session holds."""
@@ -57,6 +56,24 @@ def test_a_server_that_follows_edits_reads_less(tmp_path: Path) -> None:
         assert len(row.how) == len(row.num_read) == len(row.first_token_s) > 0
         assert "edited" not in row.how or row.edits == "keep"
         assert "edited" in row.how or (row.edits, row.session) not in EDITED
+
+
+def test_a_run_that_was_stopped_continues_with_the_group_that_is_missing(tmp_path: Path) -> None:
+    asked = {"edits": ("keep",), "num_sessions": GROUP + 1, "num_turns": 2, "num_words": 2}
+    first = bench(tmp_path, **asked)
+    assert {row.group for row in first} == {0, 1}
+    path = tmp_path / "rows.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"group": 0,' in line))
+    again = bench(tmp_path, **asked)
+    assert [row.session for row in again] == [row.session for row in first]
+    for before, after in zip(first, again, strict=True):
+        # times of another measurement differ
+        assert (before.first_token_s == after.first_token_s) == (before.group == 0)
+        assert before.num_read == after.num_read
+    assert bench(tmp_path, **asked) == again
+    with pytest.raises(BenchError, match="settings were .* give another --out, or --fresh"):
+        bench(tmp_path, **{**asked, "num_reply": 2})
 
 
 def test_requests_of_a_file_are_replayed_with_the_servers_own_replies(tmp_path: Path) -> None:

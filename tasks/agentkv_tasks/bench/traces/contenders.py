@@ -84,7 +84,7 @@ class OurServer:
     ) -> None:
         self._local, self._run = local, run
         self.label, self.edits, self.memory_bytes = policy.row_name, edits, memory
-        self.parameters = resolved_parameters(run, policy)
+        self.parameters: Mapping[str, Any] = resolved_parameters(run, policy)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[TraceServer]:
@@ -124,7 +124,7 @@ class TheirServer:
 
     def __init__(self, label: str, settings: LlamaSettings, token_bytes: int) -> None:
         self.label, self._settings = label, settings
-        self.parameters = settings.parameters
+        self.parameters: Mapping[str, Any] = settings.parameters
         self.reserved_bytes = token_bytes * settings.n_ctx
         self.memory_bytes = self.reserved_bytes + settings.cache_ram_mib * MIB
 
@@ -151,13 +151,13 @@ def check_against(against: Sequence[str], model: str) -> list[str]:
         if name not in known:
             raise BenchError(f"found --against {name!r}, expected some of {', '.join(known)}")
     labels = [label for label in VARIANTS if {AGAINST, label} & set(against)]
+    if labels and not is_gguf(find_model(model)):
+        raise BenchError(
+            f"--against llama.cpp: its server reads GGUF files, and found --model {model}; give "
+            "--model smollm2 or a GGUF file"
+        )
     if labels:
         require_package()
-        if not is_gguf(find_model(model)):
-            raise BenchError(
-                f"--against llama.cpp: its server reads GGUF files, and {model} is none; give "
-                "--model smollm2 or a GGUF file"
-            )
     return labels
 
 

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import multiprocessing
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -138,6 +139,7 @@ def llama_serving(settings: LlamaSettings) -> Iterator[LlamaServer]:
 
 def _serve(settings: LlamaSettings, pipe: Connection) -> None:
     """Serve until the other end of the pipe is closed; answer each message with the peak."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     xllamacpp: Any = importlib.import_module("xllamacpp")
     numbers = xllamacpp.CommonParams()
     numbers.model.path = str(settings.path)

@@ -29,8 +29,8 @@ from agentkv_tasks.bench.traces.table import table
 from agentkv_tasks.bench.traces.trace import TraceRequest, made, read_trace
 from agentkv_tasks.provenance import commit
 
-GROUP = 10
-"""Made sessions of a group, two of each kind: each group is written when it ends, and begins with
+GROUP = 5
+"""Made sessions of a group, one of each kind: each group is written when it ends, and begins with
 servers that know nothing (our choice)."""
 
 

@@ -57,7 +57,7 @@ class Sum:
 def sums(rows: Sequence[TraceRow]) -> dict[str, dict[tuple[str, str], Sum]]:
     """Return the sums of each contender, by its label and way of edits, for each kind of session,
     and for hosts that prune and hosts that do not, if there are several kinds."""
-    kinds = {kind: [kind] for kind in dict.fromkeys(row.kind for row in rows)}
+    kinds: dict[str, list[str]] = {row.kind: [row.kind] for row in rows}
     if len(kinds) > 1:
         pruning = [kind for kind in kinds if kind in PRUNING]
         kinds |= {"pruned": pruning, "whole": [kind for kind in kinds if kind not in pruning]}
