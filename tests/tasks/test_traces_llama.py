@@ -118,7 +118,9 @@ def test_a_file_that_llama_cpp_does_not_take_ends_in_an_error(tmp_path: Path) ->
     _need_llama_server()
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF and nothing else")
-    settings = LlamaSettings(path=path, num_threads=1, n_ctx=256, cache_ram_mib=0, n_cache_reuse=0)
+    settings = LlamaSettings(
+        path=path, num_threads=1, n_ctx=256, cache_ram_mib=0, **VARIANTS[PREFIX]
+    )
     with (
         pytest.raises(BenchError, match="did not start with"),
         llama_serving(settings),
@@ -153,7 +155,7 @@ def test_slots_and_earlier_prompts_take_the_memory_and_no_more(
     found = settings()
     taken = reserved + found.cache_ram_mib * MIB
     assert memory - MIB < taken <= memory
-    assert found.n_ctx == num_positions and found.n_cache_reuse == VARIANTS[label]
+    assert found.n_ctx == num_positions and found.n_cache_reuse == VARIANTS[label]["n_cache_reuse"]
 
 
 def test_without_the_package_the_error_says_what_to_install(

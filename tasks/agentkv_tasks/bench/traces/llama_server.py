@@ -23,10 +23,16 @@ MIB = 2**20
 SLOTS = 4
 """Requests at a time, llama-server's own default, and as many as a made trace has sessions at a
 time."""
-VARIANTS: Mapping[str, int] = MappingProxyType({"llama.cpp prefix": 0, "llama.cpp shift": 16})
-"""Contenders, with the fewest tokens of a piece that is kept where text before it was removed
-(`--cache-reuse`). 0 is llama-server's default: only the common beginning of two prompts is kept.
-16 is our choice, less than any message has."""
+VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "llama.cpp prefix": {"n_cache_reuse": 0, "cache_idle_slots": True},
+        "llama.cpp shift": {"n_cache_reuse": 16, "cache_idle_slots": False},
+    }
+)
+"""Contenders. The first has llama-server's defaults: an idle slot moves to the earlier prompts when
+another request comes, and is found again by the beginning of a prompt. In the second, idle slots
+keep their entries as long as the slots have room, and where text was removed, pieces of at least
+16 tokens (our choice, less than any message has) are moved to their new positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,9 @@ class LlamaSettings:
     cache_ram_mib: int
     """MiB of prompts that are no longer in a slot; 0: none."""
     n_cache_reuse: int
+    """Fewest tokens of a piece that is moved where text before it was removed; 0: none is."""
+    cache_idle_slots: bool
+    """Whether idle slots move to the earlier prompts at once."""
     n_parallel: int = SLOTS
 
     @property
@@ -52,6 +61,7 @@ class LlamaSettings:
             "kv_unified": True,
             "cache_ram_mib": self.cache_ram_mib,
             "n_cache_reuse": self.n_cache_reuse,
+            "cache_idle_slots": self.cache_idle_slots,
             "cache": "f16",
             "xllamacpp": importlib.metadata.version("xllamacpp"),
         }
@@ -92,7 +102,7 @@ def settings_within(
         num_threads=num_threads,
         n_ctx=num_positions,
         cache_ram_mib=(memory - reserved) // MIB,
-        n_cache_reuse=VARIANTS[label],
+        **VARIANTS[label],
     )
 
 
@@ -148,6 +158,7 @@ def _serve(settings: LlamaSettings, pipe: Connection) -> None:
     numbers.n_ctx, numbers.fit_params = settings.n_ctx, False
     numbers.n_parallel, numbers.kv_unified = settings.n_parallel, True
     numbers.cache_ram_mib, numbers.n_cache_reuse = settings.cache_ram_mib, settings.n_cache_reuse
+    numbers.cache_idle_slots = settings.cache_idle_slots
     numbers.verbosity = 0  # errors alone
     server = xllamacpp.Server(numbers)
     with contextlib.suppress(EOFError, OSError):

@@ -34,7 +34,8 @@ def traces(
         str | None,
         typer.Option(
             help="Further contenders: llama.cpp, its own server with the same GGUF file; or "
-            "single ones, 'llama.cpp prefix' (its defaults) and 'llama.cpp shift' (--cache-reuse)."
+            "single ones, 'llama.cpp prefix' (its defaults) and 'llama.cpp shift' (--cache-reuse, "
+            "and idle slots stay)."
         ),
     ] = None,
     memory: Annotated[
