@@ -59,7 +59,7 @@ def sums(rows: Sequence[TraceRow]) -> dict[str, dict[tuple[str, str], Sum]]:
     and for hosts that prune and hosts that do not, if there are several kinds."""
     kinds: dict[str, list[str]] = {row.kind: [row.kind] for row in rows}
     if len(kinds) > 1:
-        pruning = [kind for kind in kinds if kind in PRUNING]
+        pruning: list[str] = [kind for kind in kinds if kind in PRUNING]
         kinds |= {"pruned": pruning, "whole": [kind for kind in kinds if kind not in pruning]}
     ways = list(dict.fromkeys((row.label, row.edits) for row in rows))
     found: dict[str, dict[tuple[str, str], Sum]] = {}
