@@ -1,14 +1,12 @@
-"""`agentkv bench traces`: what the server reads of the prompts of agents.
+"""`agentkv bench traces`: what servers read of the prompts of agents.
 
-Every policy and way of edits gets the same requests, one after the other, with the server's own
-replies in place of recorded ones.
+Each contender gets the same requests, with its own replies in place of recorded ones. All of them
+answer a request before the next one is sent, beginning with another one each time.
 """
 
 import contextlib
-import statistics
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,21 +15,23 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from agentkv.build import check_language_model, load_run_model, make_policy, resolved_parameters
+from agentkv.build import check_language_model, load_run_model, make_policy
 from agentkv.dialog.messages import MessageTemplate
 from agentkv.models.load import end_ids_of
 from agentkv.models.local import LocalModel
-from agentkv.serve.command import prepare, serving_in_thread
-from agentkv.serve.settings import ServeSettings
-from agentkv.settings import PoliciesSettings
 from agentkv_tasks.bench.frame import ModelBenchSettings, measured
 from agentkv_tasks.bench.host import measured_on, threads_of_torch
+from agentkv_tasks.bench.row_file import RowFile
+from agentkv_tasks.bench.traces.contenders import TraceContender, check_against, contenders
 from agentkv_tasks.bench.traces.replay import Replay, Replayed
 from agentkv_tasks.bench.traces.rows import TraceRow
 from agentkv_tasks.bench.traces.table import table
 from agentkv_tasks.bench.traces.trace import TraceRequest, made, read_trace
 from agentkv_tasks.provenance import commit
-from agentkv_tasks.settings import RunSettings
+
+GROUP = 5
+"""Made sessions of a group, one of each kind: each group is written when it ends, and begins with
+servers that know nothing (our choice)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,111 +52,157 @@ class TraceBench(ModelBenchSettings):
     seed: int
     trace: Path | None = None
     """File of the requests; None: they are made."""
+    against: Sequence[str] = ()
+    """Contenders besides agentkv."""
+    memory: str = "4GiB"
+    """Bytes of all entries that a server may have in memory."""
 
 
 def run_bench(bench: TraceBench, console: Console) -> None:
-    """Measure, print the table, and write the rows and their page.
+    """Measure, print the table, and write the rows of each group of sessions and their page.
 
     Raises:
-        BenchError: the file of rows exists, or the trace is none.
+        BenchError: the file has rows of another measurement, the trace is none, or a contender
+            cannot be started.
         ValueError: no such model or policy.
-        KeyboardInterrupt: interrupted; what was measured is written.
+        KeyboardInterrupt: interrupted; the groups that ended are written.
     """
     check_language_model(bench.settings)
     for policy in bench.settings.policies:
         make_policy(policy)
-    requests = _requests(bench)
-    file = bench.new_file(TraceRow, lambda row: (row.policy, row.edits, row.kind))
+    labels = check_against(bench.against, bench.settings.model)
+    groups = _groups(bench)
+    file = RowFile(bench.out, TraceRow, _key, fresh=bench.fresh)
     with threads_of_torch(bench.threads):
+        local = load_run_model(bench.settings)
+        assert local is not None, "the model is no script"
+        found = contenders(local, bench.settings, bench.edits, labels, bench.memory)
+        alike = _alike(bench, local)
+        parameters = {each.label: each.parameters for each in found}
+        file.require_same(
+            lambda row: {**alike, "parameters": parameters.get(row.label, row.parameters)}
+        )
         measured(
             console,
             file,
-            partial(_measure, bench, requests),
+            partial(_measure, bench, local, found, groups, alike, file),
             tables=lambda rows: [table(rows)],
-            resume="; run the same command to begin again",
         )
 
 
-def _requests(bench: TraceBench) -> list[TraceRequest]:
+def _key(row: TraceRow) -> tuple[str, str, str]:
+    return row.label, row.edits, row.session
+
+
+def _groups(bench: TraceBench) -> list[list[TraceRequest]]:
     if bench.trace is not None:
-        return read_trace(bench.trace)
-    return list(
-        made(
-            bench.num_sessions,
-            seed=bench.seed,
-            num_turns=bench.num_turns,
-            num_words=bench.num_words,
+        return [read_trace(bench.trace)]
+    numbers = range(bench.num_sessions)
+    return [
+        list(
+            made(
+                numbers[first : first + GROUP],
+                seed=bench.seed,
+                num_turns=bench.num_turns,
+                num_words=bench.num_words,
+            )
         )
-    )
+        for first in numbers[::GROUP]
+    ]
 
 
-def _measure(
-    bench: TraceBench, requests: Sequence[TraceRequest], progress: Progress
-) -> Iterator[TraceRow]:
-    settings = bench.settings
-    local = load_run_model(settings)
-    assert local is not None, "the model is no script"
-    template = MessageTemplate(
-        local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts
-    )
-    about: dict[str, Any] = {
+def _alike(bench: TraceBench, local: LocalModel) -> dict[str, Any]:
+    """Return the fields that all rows of a file share."""
+    file = None if bench.trace is None else hashlib.sha256(bench.trace.read_bytes()).hexdigest()
+    return {
         "settings": {
             "num_turns": bench.num_turns,
             "num_words": bench.num_words,
             "num_reply": bench.num_reply,
             "seed": bench.seed,
-            "chunk": settings.chunk,
+            "chunk": bench.settings.chunk,
+            "memory": bench.memory,
+            "trace_sha256": file,
         },
         **measured_on(local.model),
-        "commit": commit(),
-        "model": settings.model,
+        "model": bench.settings.model,
         "source": "made" if bench.trace is None else bench.trace.name,
-        "command": bench.command,
     }
-    ways = [(policy, edits) for policy in settings.policies for edits in bench.edits]
-    bar = progress.add_task("replaying", total=len(ways) * len(requests))
-    for policy, edits in ways:
-        name, answers = policy.row_name, []
-        # each way has a server of its own, which knows nothing of the others' sessions
-        with _serving(settings, local) as port:
-            replay = Replay(
-                ("127.0.0.1", port), template, policy=name, edits=edits, num_reply=bench.num_reply
-            )
-            for request in requests:
-                answers.append((request, replay.send(request)))
+
+
+def _measure(
+    bench: TraceBench,
+    local: LocalModel,
+    found: Sequence[TraceContender],
+    groups: Sequence[Sequence[TraceRequest]],
+    alike: Mapping[str, Any],
+    file: RowFile[TraceRow],
+    progress: Progress,
+) -> Iterator[TraceRow]:
+    """Yield the rows of the groups that lack some."""
+    template = MessageTemplate(
+        local.source_tokenizer, end_ids=end_ids_of(local.model), texts=local.template.texts
+    )
+    about = {**alike, "commit": commit(), "command": bench.command}
+    left = [
+        (number, requests)
+        for number, requests in enumerate(groups)
+        if not _keys(found, requests) <= file.keys
+    ]
+    bar = progress.add_task("replaying", total=sum(len(requests) for _, requests in left))
+    for number, requests in left:
+        with contextlib.ExitStack() as servers:
+            replays = [
+                Replay(
+                    each,
+                    servers.enter_context(each.serving()),
+                    template,
+                    num_reply=bench.num_reply,
+                )
+                for each in found
+            ]
+            answers: list[list[Replayed]] = [[] for _ in replays]
+            for turn, request in enumerate(requests):
+                for place in range(len(replays)):
+                    place = (place + turn) % len(replays)
+                    answers[place].append(replays[place].send(request))
                 progress.advance(bar)
-        parameters = resolved_parameters(settings, policy)
-        about |= {"policy": name, "edits": edits, "parameters": parameters}
-        yield from _rows(answers, about)
+            for replay, own in zip(replays, answers, strict=True):
+                pairs = list(zip(requests, own, strict=True))
+                yield from _rows(replay, pairs, {**about, "group": number})
 
 
-@contextlib.contextmanager
-def _serving(run: RunSettings, local: LocalModel) -> Iterator[int]:
-    """Serve a model under the policies of a run; yield the port."""
-    with tempfile.TemporaryDirectory() as store:
-        settings = ServeSettings(
-            **run.chosen(PoliciesSettings), port=0, store=Path(store), name=Path(run.model).name
-        )
-        with prepare(local, settings) as api, serving_in_thread(api, settings) as port:
-            yield port
+def _keys(
+    found: Sequence[TraceContender], requests: Sequence[TraceRequest]
+) -> set[tuple[str, str, str]]:
+    return {(each.label, each.edits, request.session) for each in found for request in requests}
 
 
 def _rows(
-    answers: Sequence[tuple[TraceRequest, Replayed]], about: dict[str, Any]
+    replay: Replay, answers: Sequence[tuple[TraceRequest, Replayed]], about: Mapping[str, Any]
 ) -> Iterator[TraceRow]:
-    """Yield a row for each kind of session."""
-    for kind in dict.fromkeys(request.kind for request, _ in answers):
-        own = [answer for request, answer in answers if request.kind == kind]
-        seconds = sorted(each.first_token_s for each in own)
+    """Yield a row for each conversation of a group."""
+    contender, used = replay.contender, replay.server.used()
+    for session, kind in dict.fromkeys((request.session, request.kind) for request, _ in answers):
+        own = [answer for request, answer in answers if request.session == session]
         yield TraceRow(
+            label=contender.label,
+            edits=contender.edits,
+            session=session,
             kind=kind,
-            num_sessions=len({request.session for request, _ in answers if request.kind == kind}),
-            num_requests=len(own),
-            num_prompt=sum(each.num_prompt for each in own),
-            num_read=sum(each.num_read for each in own),
-            num_prefix_read=sum(each.num_prefix_read for each in own),
-            ways=dict(Counter(each.how for each in own)),
-            first_token_s=statistics.median(seconds),
-            first_token_p95_s=seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
+            parameters=contender.parameters,
+            num_prompt=[each.num_prompt for each in own],
+            num_read=[each.num_read for each in own],
+            num_prefix_read=[each.num_prefix_read for each in own],
+            how=[each.how for each in own],
+            first_token_s=[round(each.first_token_s, 5) for each in own],
+            sum_prompt=sum(each.num_prompt for each in own),
+            sum_read=sum(each.num_read for each in own),
+            sum_prefix_read=sum(each.num_prefix_read for each in own),
+            memory_bytes=contender.memory_bytes,
+            reserved_bytes=contender.reserved_bytes,
+            cache_peak_bytes=used.cache_peak_bytes,
+            process_peak_bytes=used.process_peak_bytes,
+            num_spills=used.num_spills,
             **about,
         )

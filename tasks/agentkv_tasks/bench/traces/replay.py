@@ -7,6 +7,7 @@ from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.rendering import Message
 from agentkv.models.stream import common_start
 from agentkv_tasks.bench.serve.client import ask
+from agentkv_tasks.bench.traces.contenders import TraceContender, TraceServer
 from agentkv_tasks.bench.traces.trace import TraceRequest
 
 
@@ -46,7 +47,7 @@ class PrefixCache:
 
 
 class Replay:
-    """Sends the requests of a trace, one after the other.
+    """Sends the requests of a trace to a contender, one after the other.
 
     Args:
         num_reply: maximum tokens of a reply.
@@ -54,15 +55,13 @@ class Replay:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        contender: TraceContender,
+        server: TraceServer,
         template: MessageTemplate,
         *,
-        policy: str,
-        edits: str,
         num_reply: int,
     ) -> None:
-        self._address, self._num_reply = address, num_reply
-        self._settings = {"policy": policy, "edits": edits}
+        self.contender, self.server, self._num_reply = contender, server, num_reply
         self._said: dict[str, str] = {}
         """The server's replies by the recorded ones."""
         self._prefixes = PrefixCache(template)
@@ -79,20 +78,24 @@ class Replay:
         ]
         num_prefix_read = self._prefixes.num_read(messages)
         reply = ask(
-            self._address,
+            self.server.address,
             {
                 "messages": messages,
                 "max_tokens": self._num_reply,
-                "prompt_cache_key": request.session,
-                "agentkv": self._settings,
+                **self.contender.request(request.session),
             },
         )
         self._said[request.reply] = reply.text
         self._prefixes.keep(request.session, messages, reply.text)
+        num_prompt = reply.usage["prompt_tokens"]
+        if "agentkv" in reply.usage:
+            how = reply.usage["agentkv"]["reuse"]["how"]
+        else:
+            how = "new" if reply.num_read == num_prompt else "prefix"
         return Replayed(
-            num_prompt=reply.usage["prompt_tokens"],
+            num_prompt=num_prompt,
             num_read=reply.num_read,
             num_prefix_read=num_prefix_read,
-            how=reply.usage["agentkv"]["reuse"]["how"],
+            how=how,
             first_token_s=reply.first_token_s,
         )

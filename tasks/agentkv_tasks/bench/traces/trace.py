@@ -21,6 +21,8 @@ Kind = Literal["plain", "removed", "noted", "rolling", "dated", "file"]
 puts a short note in place of outputs now and then, or after every turn; it changes a line of the
 instructions; whatever a file says."""
 MADE: tuple[Kind, ...] = ("plain", "removed", "noted", "rolling", "dated")
+PRUNING: tuple[Kind, ...] = ("removed", "noted", "rolling")
+"""Kinds whose hosts prune."""
 
 TURNS, SUBAGENTS = 43, 0.44
 KEPT_OUTPUTS, PRUNED_AT = 6, 14
@@ -49,15 +51,16 @@ class TraceRequest:
 
 
 def made(
-    num_sessions: int, *, seed: int, num_turns: int = TURNS, num_words: int = 30
+    sessions: range, *, seed: int, num_turns: int = TURNS, num_words: int = 30
 ) -> Iterator[TraceRequest]:
-    """Yield made requests, those of four sessions in turn.
+    """Yield the requests of made sessions, those of four sessions in turn.
 
     Args:
+        sessions: numbers of the sessions; each number and seed has a session of its own.
         num_turns: median number of turns of a session.
         num_words: median number of words in an output.
     """
-    waiting = [_session(number, seed, num_turns, num_words) for number in range(num_sessions)]
+    waiting = [_session(number, seed, num_turns, num_words) for number in sessions]
     running: list[Iterator[TraceRequest]] = []
     while waiting or running:
         while waiting and len(running) < 4:
@@ -87,7 +90,7 @@ def _session(number: int, seed: int, num_turns: int, num_words: int) -> Iterator
         said: list[Message] = []
         for turn in range(turns):
             said.append({"role": "user", "content": f"Output {turn} of {name}: {text(num_words)}"})
-            if kind in ("removed", "noted", "rolling"):
+            if kind in PRUNING:
                 said = _pruned(said, kind)
             reply = f"<reply {turn} of {name}>"
             yield TraceRequest(name, kind, [instructions(turn), *said], reply)

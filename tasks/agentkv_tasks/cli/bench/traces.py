@@ -7,7 +7,7 @@ import typer
 
 from agentkv.serve.settings import EditMode
 from agentkv.settings import PoliciesSettings
-from agentkv_tasks.cli.bench.options import Out, Overwrite, Threads
+from agentkv_tasks.cli.bench.options import Out, Resumable, Threads
 from agentkv_tasks.cli.options import for_people, results_file, split, takes, this_command
 from agentkv_tasks.settings import RunSettings
 
@@ -30,9 +30,21 @@ def traces(
             "[default: sessions are made]"
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Further contenders: llama.cpp, its own server with the same GGUF file; or "
+            "single ones, 'llama.cpp prefix' (its defaults) and 'llama.cpp shift' (--cache-reuse, "
+            "and idle slots stay)."
+        ),
+    ] = None,
+    memory: Annotated[
+        str,
+        typer.Option(help="Bytes of all entries that each server may have in memory."),
+    ] = "4GiB",
     threads: Threads = None,
     out: Out = None,
-    fresh: Overwrite = False,
+    fresh: Resumable = False,
 ) -> None:
     """Replay the requests of agents whose hosts prune, and count the tokens that the server reads.
 
@@ -40,6 +52,9 @@ def traces(
     do nothing, remove the oldest turns, put a note in place of outputs now and then or after every
     turn, or change a line of the instructions. The tokens that a prefix cache would read stand
     beside.
+
+    All contenders answer a request before the next one is sent. llama.cpp's server needs pip
+    install 'agentkv-web[llama-server]'; its slots and earlier prompts have the same memory.
     """
     with for_people() as console:
         from agentkv_tasks.bench.errors import BenchError
@@ -59,6 +74,8 @@ def traces(
                 num_reply=reply,
                 seed=seed,
                 trace=trace,
+                against=() if against is None else split("--against", against),
+                memory=memory,
                 threads=threads,
                 command=this_command(),
                 out=out or results_file("traces", settings),
