@@ -145,6 +145,9 @@ class Cache(HookedCache):
         self.may_look_back = True
         """False keeps tokens from looking back, whatever the policy says: set it while the next
         token is known already and their logits are of no use."""
+        self.reads_cold = isinstance(policy.recall, LookBack) and policy.recall.reads == "all"
+        """Whether tokens of a forward of several attend to evicted entries too. False keeps them
+        from it, whatever the policy says."""
         self.origin: object = object()
         """Shared with copies; a snapshot can be restored where it is the same."""
         self._model, self._modules = model, modules
@@ -643,10 +646,8 @@ class Cache(HookedCache):
         """Return whether the policy wants each token of a new input to be able to look back, and so
         to be fed alone: the input is short, something was evicted, and no other way to it is open
         (see `LookBack.reads` and `repairs`)."""
-        recall = self.policy.recall
-        if isinstance(recall, LookBack) and recall.reads == "all":
-            return False
-        return self._is_short(num_tokens) and not self.repairs(num_tokens)
+        is_open = self.reads_cold or self.repairs(num_tokens)
+        return self._is_short(num_tokens) and not is_open
 
     def repairs(self, num_tokens: int) -> bool:
         """Return whether the policy wants evicted entries to come back before a new input is read:
@@ -905,7 +906,7 @@ class Cache(HookedCache):
             return None
         if ids is None or self.batch is None:
             return None
-        if recall.reads == "all" and self.num_new > 1:
+        if self.reads_cold and self.num_new > 1:
             return None  # the forward has read the cold tier
         match recall.when.hears:
             case "confidence" | "rank":
@@ -1089,7 +1090,11 @@ class Cache(HookedCache):
             new = slice(start, stop)
             q, keys, values = (x[:, :, new] for x in (query, handle.keys, handle.values))
             own = None if is_token is None else is_token[:, new]
-            outputs.append(layer.attend(q, keys, values, own, attention, look=self._look))
+            outputs.append(
+                layer.attend(
+                    q, keys, values, own, attention, look=self._look, reads_cold=self.reads_cold
+                )
+            )
             if not self._takes_drafts and not layer.is_shared:
                 self.evictor.after_layer(layer, stop - start)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)

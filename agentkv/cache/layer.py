@@ -193,6 +193,7 @@ class CacheLayer(Addressed):
         attention: Attention,
         *,
         look: "Looking | None" = None,
+        reads_cold: bool = False,
     ) -> Tensor:
         """Append new tokens and attend over all entries.
 
@@ -204,6 +205,7 @@ class CacheLayer(Addressed):
             is_token: (B, Q) bool on the CPU, False for padding, which is not stored and yields
                 zeros; None: no padding.
             look: of one new token per sequence, which looks back.
+            reads_cold: several new tokens attend to cold entries too.
 
         Returns:
             (B, Q, H * G, D).
@@ -225,7 +227,8 @@ class CacheLayer(Addressed):
         elif num_new == 1 and columns is None:
             output = self._append_attend(q, keys, values, attention)
         else:
-            output = self._append_then_attend(q, keys, values, columns, attention)
+            others = self._cold_parts() if reads_cold and num_new > 1 else None
+            output = self._append_then_attend(q, keys, values, columns, attention, others)
         self._advance(num_new, columns)
         return output.transpose(1, 2)
 
@@ -365,6 +368,7 @@ class CacheLayer(Addressed):
         values: Tensor,
         columns: Sequence[Tensor] | None,
         attention: Attention,
+        others: Sequence[Sequence[DensePart]] | None,
     ) -> Tensor:
         """Take any number of tokens, some of which may be padding."""
         storage, norms = self.storage, self.norms_of(values, attention)
@@ -379,15 +383,14 @@ class CacheLayer(Addressed):
             sinks=attention.sinks,
             window=self.shape.window,
             observer=None if tracker is None else self._observer(tracker),
-            others=self._cold_parts() if q.shape[2] > 1 else None,
+            others=others,
         )
         storage.note_queries(q, first=self.fed, columns=columns, spared=self.num_spared)
         return output
 
     def _cold_parts(self) -> list[list[DensePart]] | None:
-        """Return what each segment reads of the cold tier in a forward of several tokens; None if
-        no segment does."""
-        if self.cold is None or not self.cold.is_read:
+        """Return copies of the cold entries of each segment; None if there is no cold tier."""
+        if self.cold is None:
             return None
         dtype, device = self.storage.layout.dtype, self.storage.device
         return [

@@ -250,7 +250,7 @@ def test_a_chosen_alarm_is_read_back_from_the_file_of_its_policy(
     tmp_path: Path, bound: int | None, when: Unsurest | Unsure
 ) -> None:
     base = make_policy(PolicySettings(name="lookback"))
-    recall = LookBack(when, blocks=3, draw=0.1, cold=bound)
+    recall = LookBack(when, blocks=3, draw=0.1, reads="all", cold=bound)
     chosen = Outcome("", replace(base, recall=recall), 1.0, 0.5, 1, 1)
     out = tmp_path / "policy.toml"
     out.write_bytes(policy_file(calibration(text=None, out=out), chosen))

@@ -95,8 +95,6 @@ class ColdTier:
             )
         self.loans = Loans(hot.num_segments)
         """The entries that are hot at present."""
-        self.is_read = recall.reads == "all"
-        """Whether forwards of several tokens attend to all entries."""
 
     @property
     def lent(self) -> list[dict[int, int]]:

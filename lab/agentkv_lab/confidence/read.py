@@ -60,7 +60,8 @@ def compare_sample(model: Any, cache: Cache, ids: Sequence[int], seen: int) -> C
     full = Cache.for_model(model, policy="full")
     tokens = torch.tensor([ids], device=model.device)
     wanted = full.feed(model, tokens[:, :seen])
-    given, looked = _feed(cache, model, tokens[:, :seen])
+    cache.feed(model, tokens[:, : seen - 1])  # an input that reads the cold tier does not look
+    given, looked = _feed(cache, model, tokens[:, seen - 1 : seen])
     found, sizes = [], []
     for place in range(seen, len(ids)):
         found.append(compared(wanted, given, looked))

@@ -166,7 +166,10 @@ def recall_slot(recall: LookBack, own: Mapping[str, Any]) -> tuple[str, str, dic
     Args:
         own: parameters that say which tokens look back.
     """
-    names = ("blocks", "block", "promotes", "format", "digests", "short", "draw", "repair", "cold")
+    names = (
+        *("blocks", "block", "promotes", "format", "digests", "representatives", "reads"),
+        *("short", "draw", "repair", "cold"),
+    )
     options = {name: getattr(recall, name) for name in names}
     # a file of a policy cannot say None
     given = {name: value for name, value in options.items() if value is not None}

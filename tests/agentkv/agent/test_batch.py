@@ -137,7 +137,7 @@ def test_each_reply_of_a_batch_notes_the_probabilities_that_it_wants(
 
 
 def test_every_token_of_a_short_question_may_look_back(tiny_model: LocalModel, page: Page) -> None:
-    looking = policy("lookback", when="always", short=64, slack=0)
+    looking = policy("lookback", when="always", reads="hot", short=64, slack=0)
     conversation = tiny_model.with_cache(
         looking, budget=96, decoding="free", max_new_tokens=8
     ).begin("find kayak")

@@ -248,7 +248,7 @@ def test_of_older_pages_only_the_notes_of_their_replies_stay(
 def test_only_tokens_before_one_that_is_chosen_look_back(
     tiny_model: LocalModel, page: Page
 ) -> None:
-    policy = agentkv.policy("lookback", when="always", slack=0)
+    policy = agentkv.policy("lookback", when="always", reads="hot", slack=0)
     conversation = begin(tiny_model, policy, budget=48, temperature=1.0)
     for turn in range(3):
         pending = conversation.start_reply(page)

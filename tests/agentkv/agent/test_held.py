@@ -113,7 +113,7 @@ def test_the_pieces_of_a_page_are_its_text_and_have_its_tokens(
     [
         ("window", {"budget": 128}),
         ("ada-snapkv", {"budget": 128}),
-        ("lookback-int8", {"budget": 288, "num_turns": 4}),
+        ("lookback-int8", {"budget": 352, "num_turns": 4}),
         ("full", {"last_pages": 2}),
         ("full", {"last_pages": 1, "rebuild": True}),
     ],

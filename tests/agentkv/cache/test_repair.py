@@ -24,7 +24,7 @@ from tests.agentkv.cache.every_family import tiny
 from tests.agentkv.cache.policies_under_test import CASES
 from tests.agentkv.cache.test_shared_keys import IS_OLDEST
 
-NEVER = {"threshold": 0.0, "short": 64, "slack": 0}
+NEVER = {"threshold": 0.0, "reads": "hot", "short": 64, "slack": 0}
 
 
 @pytest.fixture(scope="module")

@@ -61,9 +61,8 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
 
     Both read all but the last `NUM_STEPS` tokens in chunks and those one by one. After each piece
     their logits are compared, and quantized entries with the original ones; the judge reads on from
-    the quantized ones. Tokens do not look back, because the judge does not know what a look
-    fetches. The contender is empty
-    afterwards.
+    the quantized ones. No token sees cold entries, because the judge does not know what a look
+    fetches. The contender is empty afterwards.
 
     Returns:
         The largest distances by name, as shares, and the limit of the logits.
@@ -78,7 +77,7 @@ def check_path(contender: Contender, plain: Any, ids: Tensor, chunk: int) -> dic
     most = LOGITS[plain.dtype] + OTHERS.get(contender.label, 0.0) + rounded
     rows = ROWS[plain.dtype]
     if isinstance(contender, Ours):
-        contender.cache.may_look_back = False
+        contender.cache.may_look_back = contender.cache.reads_cold = False
         most = LOGITS[_coarsest(contender)] + rounded
         rows = ROWS[_coarsest(contender)] + rounded / 2
     worst = {"logits": 0.0, "quantised": 0.0, "most_logits": most}
