@@ -33,11 +33,12 @@ _PARTS = 2**10 * 3**3 * 5 * 7
 """Scores are multiples of one part of it, so that the exact test can add them as integers."""
 
 LABELS = {
-    "repair": (0, 17, "middle"),
-    "repair-alarm": (12, 5, "start"),
+    "lookback-int4": (0, -12, "middle"),
+    "int4": (12, 5, "start"),
+    "repair": (-8, 17, "middle"),
+    "louiskv": (12, 5, "start"),
+    "infllm": (12, 5, "start"),
     "random": (12, 5, "start"),
-    "int4": (-2, -12, "end"),
-    "lookback-int4": (2, -12, "start"),
 }
 """Where names stand in the committed picture if not above."""
 

@@ -106,9 +106,10 @@ def test_files_become_a_table_and_a_picture(tmp_path: Path, monkeypatch, capsys)
 
 def test_the_committed_picture_is_what_the_rows_give(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    rows = root / "lab" / "results" / "repairs_cpu-2-cores_2026-11-30" / "ruler-2048.jsonl"
-    shown = questions.marks(questions.read([rows]), 2048)
-    drawn = questions.chart(shown, questions.axes_of(shown, 2048))
+    rows = root / "lab" / "results" / "reads_cpu-2-cores_2026-11-30"
+    files = [rows / "ruler-4096.jsonl", rows / "others-4096.jsonl"]
+    shown = questions.marks(questions.read(files), 4096)
+    drawn = questions.chart(shown, questions.axes_of(shown, 4096))
     assert (root / "docs" / "answers.svg").read_text(encoding="utf-8") == drawn
 
 
