@@ -3,7 +3,7 @@
 Shapes: B sequences, H key-value heads, G query heads per key-value head, Q new tokens, D head size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -227,7 +227,8 @@ class CacheLayer(Addressed):
         elif num_new == 1 and columns is None:
             output = self._append_attend(q, keys, values, attention)
         else:
-            others = self._cold_parts() if reads_cold and num_new > 1 else None
+            has_others = reads_cold and num_new > 1 and self.cold is not None
+            others = self._cold_parts if has_others else None
             output = self._append_then_attend(q, keys, values, columns, attention, others)
         self._advance(num_new, columns)
         return output.transpose(1, 2)
@@ -368,7 +369,7 @@ class CacheLayer(Addressed):
         values: Tensor,
         columns: Sequence[Tensor] | None,
         attention: Attention,
-        others: Sequence[Sequence[DensePart]] | None,
+        others: Callable[[int], Sequence[DensePart]] | None,
     ) -> Tensor:
         """Take any number of tokens, some of which may be padding."""
         storage, norms = self.storage, self.norms_of(values, attention)
@@ -388,15 +389,12 @@ class CacheLayer(Addressed):
         storage.note_queries(q, first=self.fed, columns=columns, spared=self.num_spared)
         return output
 
-    def _cold_parts(self) -> list[list[DensePart]] | None:
-        """Return copies of the cold entries of each segment; None if there is no cold tier."""
-        if self.cold is None:
-            return None
-        dtype, device = self.storage.layout.dtype, self.storage.device
-        return [
-            [part.to(device) for part in self.cold.unlent(segment, dtype)]
-            for segment in range(self.storage.num_segments)
-        ]
+    def _cold_parts(self, segment: int) -> list[DensePart]:
+        """Return copies of the cold entries of a segment, where the layer is."""
+        assert self.cold is not None
+        storage = self.storage
+        parts = self.cold.unlent(segment, storage.layout.dtype)
+        return [part.to(storage.device) for part in parts]
 
     def _observer(self, tracker: Tracker) -> MassObserver:
         return _TrackerUpdate(tracker, self.storage, self.fed)

@@ -150,7 +150,7 @@ class Backend:
         sinks: Tensor | None,
         window: int | None,
         observer: MassObserver | None,
-        others: Sequence[Sequence[Part]] | None = None,
+        others: Callable[[int], Sequence[Part]] | None = None,
     ) -> Tensor:
         """Attend with new tokens whose entries are appended already.
 
@@ -161,7 +161,7 @@ class Backend:
             window: a token sees only entries less than `window` positions back; None: all of them.
             observer: receives the mass of every segment; None: no mass is computed.
             scale, sinks: as in `append_attend`.
-            others: further entries that each segment sees; no mass of theirs is counted.
+            others: gives further entries that a segment sees; no mass of theirs is counted.
 
         Returns:
             As `q`.
@@ -178,7 +178,7 @@ class Backend:
             own_parts = self.parts(storage, which) if observer is None else storage.parts(which)
             parts, num_own = own_parts, sum(part.num_entries for part in own_parts)
             if others is not None:
-                parts = [*own_parts, *others[_only(which)]]
+                parts = [*own_parts, *others(_only(which))]
             done = attend(
                 q,
                 parts,

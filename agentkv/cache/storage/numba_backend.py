@@ -112,7 +112,7 @@ class NumbaBackend(Backend):
         sinks: Tensor | None,
         window: int | None,
         observer: MassObserver | None,
-        others: Sequence[Sequence[Part]] | None = None,
+        others: Callable[[int], Sequence[Part]] | None = None,
     ) -> Tensor:
         if q.shape[2] > 1 or columns is not None or window is not None or observer is not None:
             return super().attend(
