@@ -323,7 +323,7 @@ PAPER_REPAIRKV = preset(
 
 PAPER_INFLLM = preset(
     lookback,
-    """`lookback` by the representatives of blocks, at every token.
+    """`lookback` by representatives of blocks.
 
     The first 128 entries and the newest stay. Every token that is read alone also reads the 16
     blocks of 128 positions whose four representatives are closest to its queries, in each layer;

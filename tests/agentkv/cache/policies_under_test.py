@@ -96,10 +96,10 @@ CASES = {
     "full": case("full", **ALL),
     "window": case("window", heads="shared", newest=24),
     "streaming": case("streaming", {"sinks": 3}, heads="shared", sinks=3, newest=21),
-    # it never looks back here, so that what a layer holds alone decides; see `test_lookback.py`
     "window-by-span": case("window-by-span", heads="shared", newest=1),
+    # it reads no cold entry here, so that what a layer holds alone decides; see `test_lookback.py`
     "lookback": case(
-        "lookback", {"threshold": 0.0, "slack": 0, "sinks": 3, "short": 0},
+        "lookback", {"threshold": 0.0, "reads": "hot", "slack": 0, "sinks": 3, "short": 0},
         heads="shared", sinks=3, newest=21,
     ),
     "h2o": case("h2o", newest=12, tracked=4),
@@ -142,12 +142,16 @@ CASES = {
         sinks=3, newest=77, format="int8",
     ),
     "lookback-int8": case(
-        "lookback-int8", {"threshold": 0.0, "slack": 0, "sinks": 3, "short": 0, "recent": 8},
+        "lookback-int8",
+        {"threshold": 0.0, "reads": "hot", "slack": 0, "sinks": 3, "short": 0, "recent": 8},
         budget=80, layers=(80,) * 4, heads="shared", sinks=3, newest=77, format="int8",
     ),
     "lookback-int4": case(
         "lookback-int4",
-        {"when": "unsure", "threshold": 0.0, "slack": 0, "sinks": 3, "short": 0, "recent": 8},
+        {
+            **{"when": "unsure", "threshold": 0.0, "reads": "hot", "slack": 0, "sinks": 3},
+            **{"short": 0, "recent": 8},
+        },
         budget=80, layers=(80,) * 4, heads="shared", sinks=3, newest=77, format="int4",
     ),
     "int8": case("int8", {"recent": 8}, format="int8", **ALL),
