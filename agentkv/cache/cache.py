@@ -146,8 +146,8 @@ class Cache(HookedCache):
         """False keeps tokens from looking back, whatever the policy says: set it while the next
         token is known already and their logits are of no use."""
         self.reads_cold = isinstance(policy.recall, LookBack) and policy.recall.reads == "all"
-        """Whether tokens of a forward of several attend to evicted entries too. False keeps them
-        from it, whatever the policy says."""
+        """True: the tokens of an input attend to evicted entries too, where a forward reads several
+        of them. False hides these entries from them, whatever the policy says."""
         self.origin: object = object()
         """Shared with copies; a snapshot can be restored where it is the same."""
         self._model, self._modules = model, modules

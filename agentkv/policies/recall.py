@@ -59,9 +59,9 @@ class LookBack:
     alone. They are those to which the latest queries were closest when the block was evicted. 0: a
     look scans all cold keys, or digests."""
     reads: Literal["hot", "all"] = "hot"
-    """What the tokens of an input attend to while they are read several at a time: hot entries, or
-    all, cold ones too. "all" encodes an input as a full cache does, up to the rounding of the cold
-    tier; then no token of it looks back."""
+    """Entries that an input attends to if a forward reads several of its tokens: hot ones, or all,
+    cold ones too. "all" encodes an input as a full cache does, up to the rounding of the cold tier;
+    then no token of it looks back."""
     short: int = 0
     """Longest input that is repaired or, with `reads="hot"` and without `repair`, whose tokens may
     all look back, so that `feed` reads them one at a time. Of any other input, the last token alone

@@ -114,7 +114,7 @@ class SavedSession(SavedState):
 
 
 class RestoredFile(NamedTuple):
-    """What was saved by name, as it was read; no session has it yet."""
+    """A session that a client saved by name, read from its file and not yet attached."""
 
     saved: SavedSession
     cache: Cache

@@ -22,7 +22,7 @@ from agentkv.cache.storage.loans import Loans
 from agentkv.cache.storage.representatives import Representatives
 from agentkv.cache.storage.sizes import EntrySize
 from agentkv.cache.storage.table import EntryTable, Meter
-from agentkv.cache.storage.turn_keys import AT_ONCE, Steps, turn_entries
+from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import DensePart
 from agentkv_kernels.formats import BLOCK
@@ -76,22 +76,20 @@ class ColdTier:
             memory=memory,
         )
         self.index: Digests | Representatives | None = None
-        """What stands for the blocks; None if looks scan all keys."""
+        """What looks scan to choose blocks; None: all keys."""
+        block, num_segments = recall.block, hot.num_segments
         if recall.representatives:
             self.index = Representatives(
                 layout,
-                hot.num_segments,
-                block=recall.block,
+                num_segments,
+                block=block,
                 count=recall.representatives,
+                key_nbytes=self.entry_nbytes // 2,
                 meter=index_meter,
             )
-        if recall.digests:
+        elif recall.digests:
             self.index = Digests(
-                layout,
-                hot.num_segments,
-                block=recall.block,
-                device=hot.device,
-                meter=index_meter,
+                layout, num_segments, block=block, device=hot.device, meter=index_meter
             )
         self.loans = Loans(hot.num_segments)
         """The entries that are hot at present."""
@@ -103,8 +101,8 @@ class ColdTier:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled code reads the entries, and chooses among them."""
-        return self._backend.is_compiled and not isinstance(self.index, Representatives)
+        """True if compiled code can look at the entries."""
+        return self._backend.is_compiled and (self.index is None or self.index.is_compiled)
 
     @property
     def nbytes(self) -> int:
@@ -137,12 +135,7 @@ class ColdTier:
 
     def scan_nbytes(self, segment: int) -> int:
         """Return the bytes that a look reads in a segment to choose among its entries."""
-        index = self.index
-        if isinstance(index, Representatives):
-            positions = self.storage.positions(segment)
-            keys = index.num_read(positions) * self.entry_nbytes // 2
-            return keys + index.closeness(segment).nbytes
-        return self.keys_nbytes(segment) if index is None else index.read_nbytes(segment)
+        return self.keys_nbytes(segment) if self.index is None else self.index.read_nbytes(segment)
 
     def keys_nbytes(self, segment: int) -> int:
         """Return the bytes of all keys of a segment."""
@@ -190,10 +183,7 @@ class ColdTier:
                 if count:
                     new = cold.positions(segment)[-count:].to(hot.device)
                     keys = hot.read(KEYS, segment, picks[segment], cold.layout.dtype)
-                    if isinstance(self.index, Digests):
-                        self.index.add(segment, new, keys)
-                    else:
-                        self.index.add(segment, new, keys, *_latest_queries(hot, segment))
+                    self.index.take_over(hot, segment, new, keys)
 
     def _take_back(self, hot: LayerStorage, segment: int, pick: Tensor) -> Tensor:
         """Take back the lent ones among some entries, with their statistics; return the others."""
@@ -240,8 +230,6 @@ class ColdTier:
                 keep[segment] = stays.nonzero().squeeze(1)
         if any(each is not None for each in keep):
             TORCH.keep(self.storage, keep)
-            if isinstance(self.index, Representatives):
-                self.index.keep(keep)
             self._follow()
         return room
 
@@ -287,32 +275,12 @@ class ColdTier:
         """Return the largest share of attention, (T,) on the host, that a token would give each
         entry of a segment; with digests, a bound of it; with representatives, the place of its
         block. The arguments are those of `best`."""
-        if isinstance(self.index, Digests):
-            return self._share_bounds(self.index, segment, q, scale, others)
         if self.index is not None:
-            [part], positions = self.storage.parts(segment), self.storage.positions(segment)
-            grouped = q.to(torch.float32).view(self.storage.layout.num_heads, -1, q.shape[3])
-            return self.index.scores(
-                segment, positions, grouped, lambda pick: part.pick(pick).decode_keys()[0]
-            )
+            return self.index.shares(self.storage, segment, q, scale=scale, others=others)
         lent = list(self.loans.of(segment).values())
         return self._backend.largest_shares(
             self.storage, segment, q.to(HOST), lent=lent, scale=scale, others=others.to(HOST)
         )
-
-    def _share_bounds(
-        self, index: Digests, segment: int, q: Tensor, scale: float, others: Tensor
-    ) -> Tensor:
-        """Return for each entry the largest share, (T,), that its block would have if it had one
-        entry, whose logit is the block's upper bound. The arguments are those of `best`."""
-        heads = self.storage.layout.num_heads
-        grouped = q.to(torch.float32).view(heads, -1, q.shape[3]) * scale
-        bounds = index.upper_bounds(segment, grouped)
-        totals = torch.logaddexp(bounds.logsumexp(dim=2), others.view(bounds.shape[:2]))
-        shares = (bounds - totals.unsqueeze(2)).exp().amax(dim=(0, 1))
-        known, order = index.blocks(segment).sort()
-        own = self.storage.positions(segment) // index.block
-        return shares[order].to(HOST)[torch.searchsorted(known.to(HOST), own)]
 
     def read(self, segment: int, pick: Tensor, dtype: torch.dtype) -> DensePart:
         """Return a decoded copy of a segment's entries, (1, W, n, D), on the host."""
@@ -360,18 +328,12 @@ class ColdTier:
 
     def drop_span(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Drop the entries of each segment whose position is first..last - 1 of its range."""
-        if isinstance(self.index, Representatives):
-            stays: list[Tensor | None] = []
-            for segment, (first, last) in enumerate(ranges):
-                places = self.storage.positions(segment)
-                stays.append(((places < first) | (places >= last)).nonzero().squeeze(1))
-            self.index.keep(stays)
         TORCH.drop_span(self.storage, ranges)
         self._follow()
 
     def _follow(self) -> None:
-        """Bring digests and loans in line with the entries, some of which have left."""
-        if isinstance(self.index, Digests):
+        """Bring index and loans in line with the entries, some of which have left."""
+        if self.index is not None:
             segments = range(self.storage.num_segments)
             self.index.keep([self.storage.positions(segment) for segment in segments])
         for segment, lent in enumerate(self.lent):
@@ -379,19 +341,11 @@ class ColdTier:
                 self._lend(segment, torch.tensor(list(lent)))
 
     def turn(self, sequence: int, steps: Steps, shape: LayerShape) -> None:
-        """Turn the keys of a sequence to other rotary positions, and bound them anew."""
+        """Turn the keys of a sequence to other rotary positions."""
         turn_entries(self.storage, sequence, steps, shape)
-        if isinstance(self.index, Digests):
+        if self.index is not None:
             for segment in self.storage.segments(sequence):
-                self._bound_again(self.index, segment)
-
-    def _bound_again(self, index: Digests, segment: int) -> None:
-        """Replace the digests of a segment, a few of its entries at a time."""
-        index.clear(segment)
-        [part], device = self.storage.parts(segment), index.blocks(segment).device
-        for start in range(0, part.num_entries, AT_ONCE * BLOCK):
-            few = part.slice(start, min(start + AT_ONCE * BLOCK, part.num_entries))
-            index.add(segment, few.positions[0].to(device), few.decode_keys()[0].to(device))
+                self.index.note_turn(self.storage, segment)
 
     def lend_all(self, hot: LayerStorage) -> None:
         """Take what is hot and cold at once as lent, after both were filled anew."""
@@ -442,20 +396,9 @@ class ColdTier:
             assert set(both) <= set(lent), "an entry is hot and cold at once, and not lent"
             most = math.inf if self._bound is None else max(self._bound, len(lent))
             assert places.shape[0] <= most, f"{places.shape[0]} cold entries, {most} may be there"
-            if isinstance(self.index, Digests):
+            if self.index is not None:
                 is_dense = self.storage.codes is None
                 keys = self.storage.dense.entries(KEYS, segment) if is_dense else None
                 self.index.check(segment, places, keys)
-        if isinstance(self.index, Representatives):
-            self.index.check(self.storage.counts)
         if self.storage.codes is not None:
             assert not any(self.storage.dense.counts), "a cold entry is not quantized"
-
-
-def _latest_queries(hot: LayerStorage, segment: int) -> tuple[Tensor, Tensor]:
-    """Return the latest queries of a segment, (W, G, w, D), and their positions (w,)."""
-    assert hot.queries is not None, "the recall asks for them"
-    sequence, own = divmod(segment, hot.layout.segments_per_sequence)
-    queries, places = hot.queries.of(sequence)
-    of_segment = queries.chunk(hot.layout.segments_per_sequence)[own]
-    return of_segment.view(hot.layout.num_heads, -1, *queries.shape[1:]), places

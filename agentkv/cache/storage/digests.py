@@ -1,15 +1,20 @@
 """The index of a cold tier: digests of its blocks, which a look scans instead of all keys.
 
-Shapes: W heads of a segment, N blocks of it, n entries, D head size.
+Shapes: W heads of a segment, G query heads per head, N blocks of it, n entries, D head size; T cold
+entries of a segment.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import EntryTable, Meter
+from agentkv.cache.storage.turn_keys import AT_ONCE
 from agentkv_kernels import digests as kernel
+from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import (
     DIGEST_BLOCK,
     DIGEST_EXPONENT,
@@ -28,6 +33,9 @@ class Digests:
         block: positions of a block.
         meter: counts the bytes.
     """
+
+    is_compiled: ClassVar[bool] = True
+    """Compiled looks can scan it."""
 
     def __init__(
         self, layout: Layout, num_segments: int, *, block: int, device: torch.device, meter: Meter
@@ -91,6 +99,36 @@ class Digests:
         keep: list[Tensor | None] = [None] * self.table.num_segments
         keep[segment] = torch.arange(0, device=self.table.tensors[DIGEST_BLOCK].device)
         self.table.keep(keep)
+
+    def take_over(self, hot: LayerStorage, segment: int, positions: Tensor, keys: Tensor) -> None:
+        """Note entries that are about to leave `hot`; the arguments are those of `add`."""
+        self.add(segment, positions, keys)
+
+    def note_turn(self, cold: LayerStorage, segment: int) -> None:
+        """Bound the keys of a segment anew, which were turned, a few of its entries at a time."""
+        self.clear(segment)
+        [part], device = cold.parts(segment), self.blocks(segment).device
+        for start in range(0, part.num_entries, AT_ONCE * BLOCK):
+            few = part.slice(start, min(start + AT_ONCE * BLOCK, part.num_entries))
+            self.add(segment, few.positions[0].to(device), few.decode_keys()[0].to(device))
+
+    def shares(
+        self, cold: LayerStorage, segment: int, q: Tensor, *, scale: float, others: Tensor
+    ) -> Tensor:
+        """Return for each entry the largest share of attention, (T,) on the host, that its block
+        would have if it had one entry, whose logit is the block's upper bound.
+
+        Args:
+            q: (1, W * G, 1, D), rotated.
+            scale, others: as in `Backend.largest_shares`.
+        """
+        grouped = q.to(torch.float32).view(cold.layout.num_heads, -1, q.shape[3]) * scale
+        bounds = self.upper_bounds(segment, grouped)
+        totals = torch.logaddexp(bounds.logsumexp(dim=2), others.view(bounds.shape[:2]))
+        shares = (bounds - totals.unsqueeze(2)).exp().amax(dim=(0, 1))
+        known, order = self.blocks(segment).sort()
+        own = cold.positions(segment) // self.block
+        return shares[order].to(cold.device)[torch.searchsorted(known.to(cold.device), own)]
 
     def upper_bounds(self, segment: int, q: Tensor) -> Tensor:
         """Return the largest product that each query may have with a key of each block.

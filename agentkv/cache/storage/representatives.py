@@ -6,90 +6,111 @@ Shapes: W heads of a segment, G query heads per head, N blocks of it, n entries,
 stand for a block, D head size; T cold entries of a segment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import EntryTable, Meter
 from agentkv_kernels.layout import Field, Layout
 
-_HOST = torch.device("cpu")
+_POSITION, _CLOSENESS = range(2)
+"""Fields of the table: position of an entry, and how close the queries after it were."""
 
 
 class Representatives:
     """Which entries of each block of one layer's cold entries stand for it.
 
     They are those to which the queries after them were closest while they were hot. Each head has
-    its own. Entries have the numbers that they have in the cold tier.
+    its own. The index is on the host, in the order of the cold tier.
 
     Args:
         layout: of the cold tier.
         block: positions of a block.
         count: entries of a block that stand for it.
+        key_nbytes: bytes of the keys of an entry in the cold tier.
         meter: counts the bytes.
     """
 
+    is_compiled: ClassVar[bool] = False
+    """Looks that scan it are not compiled."""
+
     def __init__(
-        self, layout: Layout, num_segments: int, *, block: int, count: int, meter: Meter
+        self,
+        layout: Layout,
+        num_segments: int,
+        *,
+        block: int,
+        count: int,
+        key_nbytes: int,
+        meter: Meter,
     ) -> None:
-        self.block, self.count = block, count
-        fields = (Field(layout.num_heads, (), torch.float32),)
-        self.table = EntryTable(fields, num_segments, device=_HOST, meter=meter)
+        self.block, self.count, self._key_nbytes = block, count, key_nbytes
+        fields = Field(1, (), torch.int32), Field(layout.num_heads, (), torch.float32)
+        self.table = EntryTable(fields, num_segments, device=torch.device("cpu"), meter=meter)
 
     def closeness(self, segment: int) -> Tensor:
-        """Return what each entry was given, (W, T) float32."""
-        return self.table.entries(0, segment)
+        """Return how close the queries after each entry were to its key, (W, T) float32."""
+        return self.table.entries(_CLOSENESS, segment)
 
-    def add(
-        self, segment: int, positions: Tensor, keys: Tensor, queries: Tensor, places: Tensor
-    ) -> None:
-        """Note new entries, the last ones of a segment: the mean product of their keys with the
-        queries after them, over the query heads of each head; 0 if there is none.
+    def read_nbytes(self, segment: int) -> int:
+        """Return the bytes that a look scans: the table, and the keys that stand for blocks."""
+        own = self.table.entries(_POSITION, segment)[0]
+        sizes = torch.unique(own // self.block, return_counts=True)[1]
+        keys = int(sizes.clamp_max(self.count).sum()) * self._key_nbytes
+        return keys + own.nbytes + self.closeness(segment).nbytes
+
+    def take_over(self, hot: LayerStorage, segment: int, positions: Tensor, keys: Tensor) -> None:
+        """Note entries that are about to leave `hot`: the mean product of their keys with the
+        latest queries after them, over the query heads of each head; 0 if there is none.
 
         Args:
             positions: (n,), at least one.
             keys: (W, n, D).
-            queries: (W, G, w, D).
-            places: (w,), positions of the queries.
         """
+        queries, places = _latest_queries(hot, segment)
         products = queries.to(torch.float32).mean(dim=1) @ keys.to(torch.float32).mT  # (W, w, n)
         is_later = places[:, None] > positions
         sums = products.masked_fill(~is_later, 0.0).sum(dim=1)
-        more = [0] * self.table.num_segments
-        more[segment] = positions.shape[0]
+        num_new, more = positions.shape[0], [0] * self.table.num_segments
+        more[segment] = num_new
         self.table.extend(more)
-        found = sums / is_later.sum(dim=0).clamp_min(1)
-        self.closeness(segment)[:, -positions.shape[0] :] = found.to(_HOST)
+        self.table.entries(_POSITION, segment)[0, -num_new:] = positions
+        self.closeness(segment)[:, -num_new:] = sums / is_later.sum(dim=0).clamp_min(1)
 
-    def keep(self, stays: Sequence[Tensor | None]) -> None:
-        """Drop all entries but those of each segment with these numbers (n,); None: all stay."""
-        self.table.keep(stays)
+    def note_turn(self, cold: LayerStorage, segment: int) -> None:
+        """Do nothing: keys are read from the tier, and closeness is of the time of eviction."""
 
-    def num_read(self, positions: Tensor) -> int:
-        """Return how many keys of each head a look scores among entries at positions (T,)."""
-        sizes = torch.unique(positions // self.block, return_counts=True)[1]
-        return int(sizes.clamp_max(self.count).sum())
+    def keep(self, positions: Sequence[Tensor]) -> None:
+        """Drop all entries but those of each segment at these positions (n,)."""
+        keep: list[Tensor | None] = []
+        for segment, places in enumerate(positions):
+            stays = torch.isin(self.table.entries(_POSITION, segment)[0], places)
+            keep.append(None if bool(stays.all()) else stays.nonzero().squeeze(1))
+        self.table.keep(keep)
 
-    def scores(
-        self, segment: int, positions: Tensor, q: Tensor, keys_of: Callable[[Tensor], Tensor]
+    def shares(
+        self, cold: LayerStorage, segment: int, q: Tensor, *, scale: float, others: Tensor
     ) -> Tensor:
-        """Return a score of each entry, (T,) float32 above 0: the place of its block among all, 1
-        for the least relevant.
+        """Return a score of each entry, (T,) float32, which stands for its share of attention: the
+        place of its block among all, 1 for the least relevant.
 
         The relevance of a block is the mean product of a token's queries with the keys that stand
         for it, over all query heads. Of equal blocks the lower number ranks higher.
 
         Args:
-            positions: (T,) of the entries.
-            q: (W, G, D) float32, rotated.
-            keys_of: gives the keys (W, n, D) float32 of entries by their numbers (n,).
+            q: (1, W * G, 1, D), rotated.
+            scale, others: as in `Backend.largest_shares`; ranks do not depend on them.
         """
-        blocks, own = torch.unique(positions // self.block, return_inverse=True)
-        relevance = torch.zeros(blocks.shape[0])
+        heads = cold.layout.num_heads
+        means = q.to(cold.device, torch.float32).view(heads, -1, q.shape[3]).mean(dim=1)
+        blocks, own = torch.unique(cold.positions(segment) // self.block, return_inverse=True)
+        [part], relevance = cold.parts(segment), torch.zeros(blocks.shape[0])
         for head, closeness in enumerate(self.closeness(segment)):
             chosen = _best_of_groups(closeness, own, self.count)
-            products = keys_of(chosen)[head] @ q[head].mean(dim=0).to(_HOST)
+            products = part.pick(chosen).decode_keys()[0, head] @ means[head]
             sums = torch.zeros_like(relevance).index_add_(0, own[chosen], products)
             relevance += sums / torch.bincount(own[chosen], minlength=blocks.shape[0])
         order = relevance.argsort(descending=True, stable=True)
@@ -97,9 +118,19 @@ class Representatives:
         ranks[order] = torch.arange(blocks.shape[0], 0, -1, dtype=torch.float32)
         return ranks[own]
 
-    def check(self, counts: Sequence[int]) -> None:
-        """Audit the index of segments that hold so many entries. Raises AssertionError."""
-        assert self.table.counts == list(counts), "an entry has no closeness, or one too many"
+    def check(self, segment: int, positions: Tensor, keys: Tensor | None) -> None:
+        """Audit the index of a segment's entries, at positions (n,). Raises AssertionError."""
+        found = self.table.entries(_POSITION, segment)[0]
+        assert torch.equal(found, positions), "the index has other entries than the cold tier"
+
+
+def _latest_queries(hot: LayerStorage, segment: int) -> tuple[Tensor, Tensor]:
+    """Return the latest queries of a segment, (W, G, w, D), and their positions (w,)."""
+    assert hot.queries is not None, "the recall asks for them"
+    sequence, own = divmod(segment, hot.layout.segments_per_sequence)
+    queries, places = hot.queries.of(sequence)
+    of_segment = queries.chunk(hot.layout.segments_per_sequence)[own]
+    return of_segment.view(hot.layout.num_heads, -1, *queries.shape[1:]), places
 
 
 def _best_of_groups(values: Tensor, groups: Tensor, count: int) -> Tensor:

@@ -138,7 +138,7 @@ def test_a_look_reads_all_keys_or_the_index_and_what_it_fetches(model_of, tokens
         scanned = -(-num_cold // 4) * (4 + heads * (2 * dim + 1))
     if "representatives" in index:
         whole, rest = divmod(num_cold, 4)
-        scanned = (2 * whole + min(rest, 2)) * key + 4 * heads * num_cold
+        scanned = (2 * whole + min(rest, 2)) * key + 4 * (1 + heads) * num_cold
     assert cache.look_nbytes == len(cache.cache_layers) * (scanned + 8 * 2 * key)
 
 
