@@ -18,10 +18,11 @@ class Fetches:
     """Counts the tokens that could look back, and those that have fetched something.
 
     Args:
-        short: longest input whose tokens may all look back; of a longer one the last may.
+        recall: says of which inputs tokens may look back. Those that read the cold tier have none;
+            of others all do if the input is short, and else the last one.
     """
 
-    short: int
+    recall: LookBack
     could_look: int = 0
     num_looks: int = 0
     _seen: int = 0
@@ -33,9 +34,17 @@ class Fetches:
             self._seen = self._looks = 0
         num_new = cache.seen - self._seen
         if any(cache.evictor.num_cold):
-            self.could_look += num_new if num_new <= self.short else 1
+            self.could_look += self._num_able(num_new)
         self.num_looks += cache.num_looks - self._looks
         self._seen, self._looks = cache.seen, cache.num_looks
+
+    def _num_able(self, num_new: int) -> int:
+        """Return how many tokens of an input may look back."""
+        if num_new == 1:
+            return 1
+        if self.recall.reads == "all":
+            return 0
+        return num_new if num_new <= self.recall.short else 1
 
     @property
     def share(self) -> float:
@@ -58,7 +67,8 @@ class Draws:
         without = trial.run("without looks", replace(policy, recall=Forget()))
         found = [replace(without, is_candidate=False)]
         for draw in DRAWS:
-            recall, fetches = replace(start, when=Always(), draw=draw), Fetches(start.short)
+            recall = replace(start, when=Always(), draw=draw)
+            fetches = Fetches(recall)
             outcome = trial.run(f"draw {draw:g}", replace(policy, recall=recall), fetches.note)
             found.append(replace(outcome, share=fetches.share))
         return found
