@@ -22,7 +22,8 @@ _ENDING = "|".join(
 _FIRST = rf"(?:{_SYLLABLE})(?:{'|'.join(names._FIRST_ENDINGS)})"
 _LAST = rf"(?:{_SYLLABLE}){{2}}(?:{'|'.join(names._LAST_ENDINGS)})"
 _HANDLE = re.compile(rf"({_FIRST})({_LAST})")
-# Every invented word has this form. A few English words match too, and renaming them does no harm.
+# Every invented word has this form, and so do a few English words.
+_ENGLISH = frozenset("lane line linen pine sale".split())
 _INVENTED = re.compile(rf"(?P<stem>(?:{_SYLLABLE}){{1,2}})(?P<ending>{_ENDING})")
 _WORD = re.compile(r"[A-Za-z]+")
 _CAPITALIZED = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
@@ -83,7 +84,7 @@ def replace_names(episode: RecordedEpisode, rng: random.Random) -> RecordedEpiso
     table: dict[str, str] = {}
     for word in words:
         match = _INVENTED.fullmatch(word.lower())
-        if match is not None:
+        if match is not None and match[0] not in _ENGLISH:
             containing = [phrase for phrase in protected if word in phrase.split()]
             new = _new_word(match, containing, table, rng)
             if new is not None:
@@ -189,11 +190,36 @@ def renumber_elements(episode: RecordedEpisode, rng: random.Random) -> RecordedE
 
 
 def drop_elements(episode: RecordedEpisode, rng: random.Random, *, share: float) -> RecordedEpisode:
-    """Drop about `share` of the nodes that share no word with goal and replies.
+    """Drop about `share` of the nodes that share no word with goals and replies.
 
     The neighbors of the other nodes stay, because they may hold a label or a value.
     """
     text = "\n".join([*episode.goals, *(turn.reply for turn in episode.turns)])
+    return _without(episode, rng, text, share=share, before=2, after=3)
+
+
+def keep_needed(episode: RecordedEpisode, rng: random.Random, *, share: float) -> RecordedEpisode:
+    """Drop about `share` of the nodes that no reply needs: more than `drop_elements` does.
+
+    What is acted on stays, what shares a word with the goal or with a text that is typed or
+    answered, and the node before and after each of these.
+    """
+    written = (_TEXT.search(turn.reply) for turn in episode.turns)
+    text = "\n".join([episode.goal, *(found[1] or "" for found in written if found)])
+    return _without(episode, rng, text, share=share, before=1, after=1)
+
+
+def _without(
+    episode: RecordedEpisode,
+    rng: random.Random,
+    text: str,
+    *,
+    share: float,
+    before: int,
+    after: int,
+) -> RecordedEpisode:
+    """Drop about `share` of the nodes that share no word with `text` and are not near one that
+    does or is acted on."""
     words = {word for word in re.findall(r"\w{3,}|\d+", text.lower())} - _COMMON
 
     def turn(old: RecordedTurn) -> RecordedTurn:
@@ -205,7 +231,7 @@ def drop_elements(episode: RecordedEpisode, rng: random.Random, *, share: float)
             if (acted and node.id == int(acted["id"]))
             or words & set(re.findall(r"\w{3,}|\d+", f"{node.name} {node.value}".lower()))
         ]
-        safe = {near for index in relevant for near in range(index - 2, index + 4)}
+        safe = {near for index in relevant for near in range(index - before, index + after + 1)}
         kept = tuple(
             node for index, node in enumerate(nodes) if index in safe or rng.random() >= share
         )

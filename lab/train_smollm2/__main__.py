@@ -15,22 +15,24 @@ from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
 from train_nano.record import RECORDINGS
 from train_smollm2.export import export
-from train_smollm2.recordings import TAKEN, recordings
+from train_smollm2.recordings import TAKEN, TAKEN_SHORT, recordings
 
 
-def write_recordings(path: Path, *, is_whole: bool) -> None:
+def write_recordings(path: Path, *, is_whole: bool, is_short: bool) -> None:
     """Write the recordings unless the file is there.
 
     Args:
         is_whole: take all of nano's recordings.
+        is_short: pages of our own sites lose most of what no reply needs.
     """
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    taken = dict.fromkeys(TAKEN, 1.0) if is_whole else TAKEN
+    taken = TAKEN_SHORT if is_short else TAKEN
+    taken = dict.fromkeys(taken, 1.0) if is_whole else taken
     with partial.open("wb") as file:
-        for each in recordings(RECORDINGS, seed=0, taken=taken):
+        for each in recordings(RECORDINGS, seed=0, taken=taken, is_short=is_short):
             file.write(json_line(each.to_json()))
     partial.replace(path)
 
@@ -41,6 +43,7 @@ def settings(options: argparse.Namespace) -> TrainSettings:
         model="smollm2",
         recordings=(options.work / "recordings.jsonl",),
         to=options.work / "adapter",
+        start=options.start,
         minutes=options.minutes,
         rows=options.rows,
         row_tokens=3072,
@@ -64,13 +67,17 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--replay", type=Path, help="text against forgetting")
+    parser.add_argument("--start", type=Path, help="adapter that the training begins with")
+    parser.add_argument("--short", action="store_true", help="pages lose what no reply needs")
     parser.add_argument("--whole", action="store_true", help="take all of nano's recordings")
     options = parser.parse_args()
     if options.export:
         size = export(options.work / "adapter", options.export)
         print(f"{options.export}: {size / 1e6:.1f} MB")
         return
-    write_recordings(options.work / "recordings.jsonl", is_whole=options.whole)
+    write_recordings(
+        options.work / "recordings.jsonl", is_whole=options.whole, is_short=options.short
+    )
     command.run(command.prepare(settings(options)), Console())
 
 

@@ -15,6 +15,7 @@ from train_nano import reword as reword_module
 from train_nano.annotate import annotate
 from train_nano.augment import (
     drop_elements,
+    keep_needed,
     renumber_elements,
     replace_codes,
     replace_names,
@@ -48,6 +49,33 @@ def make_episode() -> RecordedEpisode:
             RecordedTurn(page, "from by calanfenzanell, 1832\n```stop [1832]```"),
         ),
     )
+
+
+def test_english_words_that_look_like_invented_ones_stay() -> None:
+    page = Page("http://wiki.localhost/", "Bus Line 37", (Node("text", "text", "For sale", BOX),))
+    episode = RecordedEpisode("Find Bus Line 37.", (RecordedTurn(page, "```stop [Pine]```"),))
+    assert replace_names(episode, random.Random(1)) == episode
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_short_pages_keep_what_replies_need(seed: int) -> None:
+    near = [
+        Node("text", "text", "Bees", BOX),
+        Node("element", "button", "Send", BOX, id=1),
+        Node("text", "text", "Fees", BOX),
+        Node("text", "text", "Price", BOX),
+        Node("text", "text", "12,50", BOX),
+        Node("text", "text", "Weight", BOX),
+    ]
+    far = [Node("element", "link", f"Help {i}", BOX, id=9 + i) for i in range(40)]
+    page = Page("http://shop.localhost/", "Bees", (*far[:20], *near, *far[20:]))
+    replies = ("button Send\n```click [1]```", "text\n```stop [12,50]```")
+    episode = RecordedEpisode("Say what it costs.", tuple(RecordedTurn(page, r) for r in replies))
+    varied = keep_needed(episode, random.Random(seed), share=0.9)
+    first, second = (turn.page.nodes for turn in varied.turns)
+    assert set(near[:3]) < set(first) and set(near[3:]) < set(second)
+    assert len(first) < 20 and [turn.reply for turn in varied.turns] == list(replies)
+    assert list(first) == [node for node in page.nodes if node in set(first)]
 
 
 @pytest.mark.parametrize("seed", range(20))

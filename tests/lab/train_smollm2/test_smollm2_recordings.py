@@ -77,3 +77,23 @@ def test_another_seed_draws_other_variants_of_other_recordings(folder: Path) -> 
     assert one == again and 20 < len(one) < 55
     numbers = [{each.key.partition(" ")[0] for each in some} for some in (one, other)]
     assert numbers[0] != numbers[1]
+
+
+def test_the_words_of_miniwob_stay(found: list[Recording]) -> None:
+    original = list(load(RECORDINGS / NAMES[1]))
+    for each in found:
+        if each.suite == "miniwob":
+            assert each.goal in original[int(each.key.split("/")[1].split()[0])].goals
+
+
+def test_short_pages_have_far_fewer_elements(folder: Path, found: list[Recording]) -> None:
+    short = list(recordings(folder, seed=0, taken=ALL, is_short=True))
+    sizes = {
+        suite: [
+            sum(len(step.page.nodes) for each in some if each.suite == suite for step in each.steps)
+            for some in (found, short)
+        ]
+        for suite in ALL
+    }
+    assert sizes["vwa75"][1] < 0.6 * sizes["vwa75"][0]
+    assert sizes["miniwob"][0] == sizes["miniwob"][1]
