@@ -20,6 +20,7 @@ from agentkv.cache.hf.layer_kinds import state_nbytes
 from agentkv.cache.numbering import why_limited
 from agentkv.cache.refusals import why_refused
 from agentkv.cache.storage.choose import cold_layout_for, layout_for
+from agentkv.cache.storage.cold_tier import most_cold_nbytes
 from agentkv.cache.storage.sizes import EntrySize, bytes_by_layer
 from agentkv.models.find import (
     ModelError,
@@ -76,7 +77,8 @@ class PlannedModel:
 class CachePlan:
     """What a cache takes under one policy.
 
-    The bytes at rest are an upper bound. The peak is an estimate, right within a few percent.
+    The bytes at rest and those of the cold tier are upper bounds. The peak is an estimate, right
+    within a few percent.
     """
 
     policy: str
@@ -88,8 +90,7 @@ class CachePlan:
     peak_nbytes: int
     """Bytes while a chunk of a page is read or a token looks back: new entries come on top."""
     cold_nbytes: int
-    """Bytes of the evicted entries that may come back, the most that a bound of them allows; on the
-    host."""
+    """Most bytes of the evicted entries that may come back and of their index; on the host."""
     keeps_all: bool
     """True if nothing is evicted."""
     why_limited: str | None
@@ -281,13 +282,16 @@ def _plan_of(
         most = plan.num_entries if taken(plan) <= left else 0
     else:
         below = _least_budget(policy) - 1
-        more = _largest(
-            max(1, num_tokens - below),
-            lambda count: taken(planned(num_tokens, below + count)) <= left,
-        )
+        limit = max(1, num_tokens - below)
+
+        def fits(count: int) -> bool:
+            return taken(planned(num_tokens, below + count)) <= left
+
+        # a budget of all tokens may take less than a smaller one, which has a cold tier
+        more = limit if fits(limit) else _largest(limit, fits)
         most = below + more if more else 0
-    limit = why_limited(policy, geometry)
-    return replace(plan, policy=asked.row_name, most=most, why_limited=limit)
+    why = why_limited(policy, geometry)
+    return replace(plan, policy=asked.row_name, most=most, why_limited=why)
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:
@@ -350,16 +354,16 @@ def plan_cache(
     if isinstance(fitted.recall, LookBack):
         acted_on = [layouts[i] for i in geometry.policy_layers]
         colds = (cold_layout_for(layout, fitted.recall.format) for layout in acted_on)
-        num_cold, bound = num_tokens - held, fitted.recall.cold
-        if bound is not None:
-            num_cold = min(num_cold, bound)
-        cold = num_cold * sum(map(_entry_nbytes, colds))
+        if num_tokens > held:
+            cold = sum(
+                most_cold_nbytes(each, fitted.recall, num_tokens=num_tokens) for each in colds
+            )
         most = max(fitted.recall.blocks * fitted.recall.block, fitted.recall.repair)
-        num_fetched = min(most, num_cold)
+        num_fetched = min(most, num_tokens - held, fitted.recall.cold or num_tokens)
     # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is
     # copied: the keys or the values of one layer.
     num_dense = max(min(chunk, num_tokens), num_fetched)
-    dense_nbytes = num_dense * sum(_entry_nbytes(layout, dense=True) for layout in layouts)
+    dense_nbytes = num_dense * sum(map(_dense_nbytes, layouts))
     copied_nbytes = max(by_layer(most_held + num_dense)) // 2
     return CachePlan(
         policy=policy.name,
@@ -373,8 +377,8 @@ def plan_cache(
     )
 
 
-def _entry_nbytes(layout: Layout, *, dense: bool = False) -> int:
-    """Return the bytes of one token in a layer, quantized unless it is dense."""
+def _dense_nbytes(layout: Layout) -> int:
+    """Return the bytes of one token in a layer as long as it is dense."""
     size = EntrySize.of(layout)
-    entry = size.dense if dense or not size.quantized else size.quantized
-    return layout.segments_per_sequence * (entry + size.metadata + math.ceil(size.block / BLOCK))
+    each = size.dense + size.metadata + math.ceil(size.block / BLOCK)
+    return layout.segments_per_sequence * each

@@ -26,7 +26,7 @@ from agentkv.cache.storage.turn_keys import Steps, turn_entries
 from agentkv.policies.recall import LookBack
 from agentkv_kernels.entries import DensePart
 from agentkv_kernels.formats import BLOCK
-from agentkv_kernels.layout import KEYS, NORMS, TRACKED
+from agentkv_kernels.layout import KEYS, NORMS, TRACKED, Layout
 
 HOST = torch.device("cpu")
 
@@ -36,6 +36,40 @@ GROWTH = 0.125
 FREED = 0.125
 """Share of its bound that a tier frees when it would exceed it: dropping entries copies all others
 (our choice)."""
+
+
+def most_cold_nbytes(layout: Layout, recall: LookBack, *, num_tokens: int) -> int:
+    """Return the most bytes of a layer's cold tier and its index after a sequence of so many
+    tokens. All of them may be there: what came back to the layer stays in the tier.
+
+    Args:
+        layout: of the tier.
+    """
+    size = EntrySize.of(layout)
+    total = _most_nbytes(size, 0, num_tokens, recall.cold)
+    if recall.representatives:
+        total += Representatives.most_nbytes(layout, num_tokens)
+    elif recall.digests:
+        total += Digests.most_nbytes(layout, num_tokens, block=recall.block)
+    return layout.segments_per_sequence * total
+
+
+def _most_nbytes(size: EntrySize, count: int, more: int, bound: int | None) -> int:
+    """Return the most bytes of a segment that has `count` entries once `more` came to it.
+
+    Args:
+        bound: see `LookBack.cold`.
+    """
+    if bound is not None:
+        more = min(more, bound)
+    capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
+    if bound is not None:
+        capacity = min(capacity, max(count, bound) + 1)
+    num_blocks = max_blocks(count) + math.ceil(more / BLOCK)  # before they are merged
+    return (
+        capacity * (size.metadata + (size.quantized or size.dense))
+        + math.ceil(num_blocks * (1 + SCALES_GROWTH)) * size.block
+    )
 
 
 class ColdTier:
@@ -151,17 +185,8 @@ class ColdTier:
 
     def grown_nbytes(self, more: int) -> int:
         """Return the most bytes of the tier once `more` further entries came to every segment."""
-        size, total, bound = self._size, 0, self._bound
-        if bound is not None:
-            more = min(more, bound)
-        for count in self.storage.counts:
-            capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
-            if bound is not None:
-                capacity = min(capacity, max(count, bound) + 1)
-            total += capacity * (size.metadata + (size.quantized or size.dense))
-            num_blocks = max_blocks(count) + math.ceil(more / BLOCK)  # before they are merged
-            total += math.ceil(num_blocks * (1 + SCALES_GROWTH)) * size.block
-        return total
+        counts, bound = self.storage.counts, self._bound
+        return sum(_most_nbytes(self._size, count, more, bound) for count in counts)
 
     def take_over(self, hot: LayerStorage, picks: Sequence[Tensor]) -> None:
         """Store copies of entries that are about to leave `hot`, unless they were lent to it.

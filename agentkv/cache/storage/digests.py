@@ -40,15 +40,14 @@ class Digests:
     def __init__(
         self, layout: Layout, num_segments: int, *, block: int, device: torch.device, meter: Meter
     ) -> None:
-        heads, dim = layout.num_heads, layout.head_dim
-        fields = (
-            Field(1, (), torch.int32),
-            Field(heads, (dim,), torch.int8),
-            Field(heads, (dim,), torch.int8),
-            Field(heads, (), torch.int8),
-        )
         self.block = block
-        self.table = EntryTable(fields, num_segments, device=device, meter=meter)
+        self.table = EntryTable(_fields(layout), num_segments, device=device, meter=meter)
+
+    @staticmethod
+    def most_nbytes(layout: Layout, num_tokens: int, *, block: int) -> int:
+        """Return the most bytes of a segment's digests after a sequence of so many tokens."""
+        capacity = -(-num_tokens // block) + BLOCK
+        return capacity * sum(field.heads * field.num_bytes for field in _fields(layout))
 
     def read_nbytes(self, segment: int) -> int:
         """Return the bytes of a segment's digests, unused capacity excluded."""
@@ -179,3 +178,14 @@ class Digests:
             for field in (DIGEST_LOW, DIGEST_HIGH, DIGEST_EXPONENT)
         )
         return low, high, exponent
+
+
+def _fields(layout: Layout) -> tuple[Field, ...]:
+    """Return the fields of a digest: the number of its block, bounds and their exponents."""
+    heads, dim = layout.num_heads, layout.head_dim
+    return (
+        Field(1, (), torch.int32),
+        Field(heads, (dim,), torch.int8),
+        Field(heads, (dim,), torch.int8),
+        Field(heads, (), torch.int8),
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentkv.cache.storage.layer_storage import LayerStorage
 from agentkv.cache.storage.table import EntryTable, Meter
+from agentkv_kernels.formats import BLOCK
 from agentkv_kernels.layout import Field, Layout
 
 _POSITION, _CLOSENESS = range(2)
@@ -48,8 +49,14 @@ class Representatives:
         meter: Meter,
     ) -> None:
         self.block, self.count, self._key_nbytes = block, count, key_nbytes
-        fields = Field(1, (), torch.int32), Field(layout.num_heads, (), torch.float32)
-        self.table = EntryTable(fields, num_segments, device=torch.device("cpu"), meter=meter)
+        device = torch.device("cpu")
+        self.table = EntryTable(_fields(layout), num_segments, device=device, meter=meter)
+
+    @staticmethod
+    def most_nbytes(layout: Layout, num_tokens: int) -> int:
+        """Return the most bytes of a segment's table after a sequence of so many tokens."""
+        each = sum(field.heads * field.num_bytes for field in _fields(layout))
+        return (num_tokens + BLOCK) * each
 
     def closeness(self, segment: int) -> Tensor:
         """Return how close the queries after each entry were to its key, (W, T) float32."""
@@ -122,6 +129,11 @@ class Representatives:
         """Audit the index of a segment's entries, at positions (n,). Raises AssertionError."""
         found = self.table.entries(_POSITION, segment)[0]
         assert torch.equal(found, positions), "the index has other entries than the cold tier"
+
+
+def _fields(layout: Layout) -> tuple[Field, ...]:
+    """Return the fields of an entry: its position, and the closeness of each head."""
+    return Field(1, (), torch.int32), Field(layout.num_heads, (), torch.float32)
 
 
 def _latest_queries(hot: LayerStorage, segment: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Sessions are found, branch, return to earlier states, and live on disk."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,23 @@ def test_caches_and_snapshots_stay_within_the_memory(local: LocalModel) -> None:
                 messages = [*with_reply(messages, answer), user("more")]
         assert served.engine.sessions.peak_nbytes <= memory
         assert served.engine.sessions.num_spills > 0
+
+
+@pytest.mark.parametrize("policy", ["lookback", "lookback-int8", "lookback-int4"])
+def test_cold_tiers_of_several_replies_stay_within_the_memory(
+    local: LocalModel, policy: str
+) -> None:
+    options: Any = {"policies": (policy,), "budget": 96, "keys": ("ann",), "snapshots": 0}
+    asked = {name: [user(f"{name}: {WORDS * 3}")] for name in "abcd"}
+    replies: Any = {"max_tokens": 100, "extra_body": {"ignore_eos": True}}
+    with serving(local, **options) as served:
+        for name, messages in asked.items():
+            ask(served, messages, prompt_cache_key=name, **replies)
+        nbytes = max(session.cache_nbytes for session in served.engine.sessions)
+    # almost enough for three of them
+    with serving(local, memory=f"{int(2.9 * nbytes)}B", **options) as served:
+        with ThreadPoolExecutor(len(asked)) as pool:
+            for name, messages in asked.items():
+                pool.submit(ask, served, messages, prompt_cache_key=name, **replies)
+        sessions = served.engine.sessions
+        assert sessions.peak_nbytes <= sessions.memory and sessions.num_spills > 0

@@ -24,7 +24,7 @@ class _NeedleSizes(NamedTuple):
 
 
 _NEEDLE_SIZES = _NeedleSizes("1024,2048,4096,8192,16384", "0,25,50,75,100", 20)
-_QUICK_NEEDLE_SIZES = _NeedleSizes("1024,4096", "0,50,100", 3)
+_QUICK_NEEDLE_SIZES = _NeedleSizes("1024,2048", "0,50,100", 3)
 
 
 @takes(
