@@ -20,7 +20,7 @@ from agentkv.cache.cache import Cache
 from agentkv.models.find import ModelError
 from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
-from agentkv.recordings import RecordedStep, Recording, RecordingFile
+from agentkv.recordings import RecordedStep, Recording, RecordingFile, read_recordings
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.train.rows import (
     IGNORED,
@@ -200,7 +200,7 @@ def test_the_first_page_of_a_later_row_is_whole_where_others_show_changes(
 
 def test_rows_have_few_lengths() -> None:
     lengths = {padded_length(length) for length in range(1, 4097)}
-    assert sorted(lengths) == [256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096]
+    assert sorted(lengths) == list(range(256, 4097, 256))
     assert all(length <= padded_length(length) for length in range(1, 5000))
 
 
@@ -246,6 +246,27 @@ def test_the_rate_is_constant_until_the_last_three_tenths(
     rates = [line["rate"] for line in logged(tmp_path)]
     assert rates[1:4] == [0.01] * 3 and rates[5] == 0
     assert rates[6:8] == [0.01] * 2 and rates[10] == 0 < rates[9] < rates[8] < 0.01
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_of_a_model_in_16_bits_learns_in_32_and_computes_in_16(
+    plain: Path, recordings: Path, tmp_path: Path, dtype: str
+) -> None:
+    from agentkv_tasks.train.loop import Training
+
+    given = settings(model=str(plain), to=tmp_path, steps=2, rows=2, rank=4, device="cpu")
+    local = load_model(plain, device="cpu", dtype=dtype)
+    training = Training(given, local, list(read_recordings(recordings)))
+    seen: set[torch.dtype] = set()
+    for name, module in training.model.named_modules():
+        if name.endswith("lora_A.default"):
+            module.register_forward_hook(lambda _, __, output: seen.add(output.dtype))
+    training.run(lambda check: None)
+    assert seen == {getattr(torch, dtype)}
+    learned = [each for each in training.model.parameters() if each.requires_grad]
+    assert {each.dtype for each in learned} == {torch.float32}
+    log = logged(tmp_path)
+    assert log[-1]["held_loss"] < log[0]["held_loss"]
 
 
 _STOPPED = """
@@ -295,7 +316,6 @@ def test_a_training_by_the_clock_ends(plain: Path, recordings: Path, tmp_path: P
 def test_an_interrupted_training_equals_one_in_a_go(
     plain: Path, recordings: Path, tmp_path: Path
 ) -> None:
-    from agentkv.recordings import read_recordings
     from agentkv_tasks.train.loop import Check, Training
 
     def run(to: Path, on_check: Callable[[Check], None]) -> None:

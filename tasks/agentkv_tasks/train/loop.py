@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -240,15 +241,31 @@ class Training:
         and the columns, which are those with a label in any row."""
         ids, labels = batch(rows, self.device)
         columns = (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
-        if self._has_logits_to_keep:
-            logits = self._network(input_ids=ids, use_cache=False, logits_to_keep=columns).logits
-        else:
-            logits = self._network(input_ids=ids, use_cache=False).logits[:, columns]
+        with self._in_own_dtype():
+            if self._has_logits_to_keep:
+                outputs = self._network(input_ids=ids, use_cache=False, logits_to_keep=columns)
+                logits = outputs.logits
+            else:
+                logits = self._network(input_ids=ids, use_cache=False).logits[:, columns]
         wanted = labels[:, columns + 1]
         lost = cross_entropy(
             logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         return lost, logits.argmax(dim=-1) == wanted, columns + 1
+
+    @contextlib.contextmanager
+    def _in_own_dtype(self) -> Iterator[None]:
+        """Let the adapter, whose weights are float32, compute in the 16 bits of its model inside
+        the context. Copies of what the layers read take an eighth of a step otherwise."""
+        dtype = self._network.dtype
+        if dtype not in (torch.bfloat16, torch.float16):
+            yield
+            return
+        with (
+            disable_input_dtype_casting(self.model),
+            torch.autocast(self.device.type, dtype=dtype),
+        ):
+            yield
 
     @torch.no_grad()
     def _measured(self, rows: Sequence[Row]) -> tuple[float, int, int]:
