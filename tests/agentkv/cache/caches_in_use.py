@@ -21,8 +21,21 @@ def kept(cache):
 
 
 def assert_same(found, expected):
-    assert kept(found) == kept(expected)
     assert found.nbytes == expected.nbytes
+    assert_same_stream(found, expected)
+
+
+def used_nbytes(cache):
+    """Return the bytes of entries and scales, unused capacity excluded."""
+    tables = [table for each in cache.cache_layers for table in each.storage.tables.values()]
+    return sum(
+        sum(table.counts) * sum(field.heads * field.num_bytes for field in table.fields)
+        for table in tables
+    )
+
+
+def assert_same_stream(found, expected):
+    assert kept(found) == kept(expected)
     assert (found.seen, found.batch_size) == (expected.seen, expected.batch_size)
     assert found.confidences == expected.confidences and found.pending == expected.pending
     if expected.ids is None:
