@@ -77,8 +77,7 @@ class PlannedModel:
 class CachePlan:
     """What a cache takes under one policy.
 
-    The bytes at rest and those of the cold tier are upper bounds. The peak is an estimate, right
-    within a few percent.
+    The bytes at rest are an upper bound. The peak is an estimate, right within a few percent.
     """
 
     policy: str
@@ -90,7 +89,10 @@ class CachePlan:
     peak_nbytes: int
     """Bytes while a chunk of a page is read or a token looks back: new entries come on top."""
     cold_nbytes: int
-    """Most bytes of the evicted entries that may come back and of their index; on the host."""
+    """Bytes of the evicted entries that may come back, the most that a bound of them allows; on the
+    host. Unused capacity and what looks scan come on top."""
+    most_cold_nbytes: int
+    """An upper bound of all that the cold tier takes."""
     keeps_all: bool
     """True if nothing is evicted."""
     why_limited: str | None
@@ -350,20 +352,20 @@ def plan_cache(
         )
         for i, layer in enumerate(geometry.layers)
     ]
-    cold = num_fetched = 0
+    cold = most_cold = num_fetched = 0
     if isinstance(fitted.recall, LookBack):
-        acted_on = [layouts[i] for i in geometry.policy_layers]
-        colds = (cold_layout_for(layout, fitted.recall.format) for layout in acted_on)
-        if num_tokens > held:
-            cold = sum(
-                most_cold_nbytes(each, fitted.recall, num_tokens=num_tokens) for each in colds
-            )
-        most = max(fitted.recall.blocks * fitted.recall.block, fitted.recall.repair)
-        num_fetched = min(most, num_tokens - held, fitted.recall.cold or num_tokens)
+        recall, num_cold = fitted.recall, num_tokens - held
+        if recall.cold is not None:
+            num_cold = min(num_cold, recall.cold)
+        colds = [cold_layout_for(layouts[i], recall.format) for i in geometry.policy_layers]
+        cold = num_cold * sum(map(_entry_nbytes, colds))
+        if num_cold:
+            most_cold = sum(most_cold_nbytes(each, recall, num_tokens=num_tokens) for each in colds)
+        num_fetched = min(max(recall.blocks * recall.block, recall.repair), num_cold)
     # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is
     # copied: the keys or the values of one layer.
     num_dense = max(min(chunk, num_tokens), num_fetched)
-    dense_nbytes = num_dense * sum(map(_dense_nbytes, layouts))
+    dense_nbytes = num_dense * sum(_entry_nbytes(layout, dense=True) for layout in layouts)
     copied_nbytes = max(by_layer(most_held + num_dense)) // 2
     return CachePlan(
         policy=policy.name,
@@ -371,14 +373,15 @@ def plan_cache(
         resting_nbytes=resting,
         peak_nbytes=resting + dense_nbytes + copied_nbytes,
         cold_nbytes=cold,
+        most_cold_nbytes=most_cold,
         keeps_all=gate.ceiling is None,
         why_limited=None,
         most=0,
     )
 
 
-def _dense_nbytes(layout: Layout) -> int:
-    """Return the bytes of one token in a layer as long as it is dense."""
+def _entry_nbytes(layout: Layout, *, dense: bool = False) -> int:
+    """Return the bytes of one token in a layer, quantized unless it is dense."""
     size = EntrySize.of(layout)
-    each = size.dense + size.metadata + math.ceil(size.block / BLOCK)
-    return layout.segments_per_sequence * each
+    entry = size.dense if dense or not size.quantized else size.quantized
+    return layout.segments_per_sequence * (entry + size.metadata + math.ceil(size.block / BLOCK))

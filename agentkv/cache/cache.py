@@ -303,7 +303,8 @@ class Cache(HookedCache):
 
     @property
     def index_nbytes(self) -> int:
-        """Bytes of the digests that looks scan instead of the cold tier's keys."""
+        """Bytes of the index that looks scan instead of the cold tier's keys: digests or
+        representatives."""
         return sum(tier.index_nbytes for tier in self.evictor.cold_tiers)
 
     @property
@@ -598,12 +599,11 @@ class Cache(HookedCache):
         self.check_input(model.base_model, ids.shape[0], ids.shape[1])
         if attention_mask is None and self.may_look_back and self.repairs(ids.shape[1]):
             self.repair(model, ids)
-        step = self.tokens_at_once(ids.shape[1])
+        lengths = self.forward_lengths(ids.shape[1])
         if self.may_look_back and self.reads_singly(ids.shape[1]):
-            step = 1
+            lengths = [1] * ids.shape[1]
         logits: Tensor | None = None
-        for start in range(0, ids.shape[1], step):
-            piece = ids[:, start : start + step]
+        for piece in torch.split(ids, lengths, dim=1):
             mask = None
             if attention_mask is not None:
                 mask = attention_mask[:, : self.seen + piece.shape[1]]
@@ -641,6 +641,17 @@ class Cache(HookedCache):
         if most is not None and used + num_tokens > most and self.why_limited is None:
             size = min(size, max(1, most // 4))
         return size
+
+    def forward_lengths(self, num_tokens: int) -> list[int]:
+        """Return the lengths of the forwards in which `feed` reads new tokens.
+
+        Where inputs read the cold tier, the last of several is not of one token, which would not.
+        """
+        step = self.tokens_at_once(num_tokens)
+        lengths = [min(step, num_tokens - start) for start in range(0, num_tokens, step)]
+        if self.reads_cold and step > 2 and lengths[1:] and lengths[-1] == 1:
+            lengths[-2:] = [step - 1, 2]
+        return lengths
 
     def reads_singly(self, num_tokens: int) -> bool:
         """Return whether the policy wants each token of a new input to be able to look back, and so
@@ -886,7 +897,7 @@ class Cache(HookedCache):
 
     @property
     def look_nbytes(self) -> int:
-        """Bytes that looks and repairs have read: keys or digests to choose by, and the entries
+        """Bytes that looks and repairs have read: keys or an index to choose by, and the entries
         fetched."""
         return self.looks.read_nbytes
 

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -90,7 +91,9 @@ class Generation:
         """Chunks of the prompt that are still to be read."""
         self.reads_singly = cache.reads_singly(len(prompt))
         """True if each prompt token may look back."""
-        self._enqueue(prompt, singly=self.reads_singly)
+        # a forward of one token, which compiled code reads faster, does not read the cold tier
+        reads_cold = cache.reads_cold and any(cache.evictor.num_cold)
+        self._enqueue(prompt, singly=self.reads_singly, may_step=not reads_cold)
         self._num_prompt_chunks = len(self._chunks)
         if not rule.is_complete:
             self._enqueue(rule.pending)
@@ -177,16 +180,23 @@ class Generation:
         """True if the token that `next_chunk` ends with may look back."""
         return self.samples_next or (self.reads_singly and self._num_prompt_chunks > 0)
 
-    def _enqueue(self, ids: Sequence[int], *, singly: bool = False) -> None:
-        """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions."""
+    def _enqueue(self, ids: Sequence[int], *, singly: bool = False, may_step: bool = True) -> None:
+        """Append `ids` in the pieces that a forward reads, or fail if they exceed the positions.
+
+        Args:
+            singly: each token alone.
+            may_step: the same where that is faster.
+        """
         cache = self.cache
         if not cache.has_positions(len(ids)):
             self.fail(context_limit_error(cache, len(ids)))
             return
-        step = cache.tokens_at_once(len(ids))
-        if singly or (self._is_compiled and len(ids) <= FEW_TOKENS and cache.can_step(1)):
-            step = 1
-        self._chunks += [list(ids[start : start + step]) for start in range(0, len(ids), step)]
+        lengths = cache.forward_lengths(len(ids))
+        is_stepped = may_step and self._is_compiled and len(ids) <= FEW_TOKENS
+        if singly or (is_stepped and cache.can_step(1)):
+            lengths = [1] * len(ids)
+        ends = [0, *accumulate(lengths)]
+        self._chunks += [list(ids[start:stop]) for start, stop in pairwise(ends)]
 
 
 def context_limit_error(cache: Cache, needed: int) -> ContextLimit:

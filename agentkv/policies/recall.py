@@ -1,7 +1,8 @@
 """Recalls: a cache forgets the entries that it evicts, or keeps them for tokens that look back.
 
-A cache whose policy looks back moves what it evicts to a cold tier, which no token reads by itself.
-A token that looks back is computed a second time, with the entries that it fetches from there.
+A cache whose policy looks back moves what it evicts to a cold tier. The tokens of an input may read
+all of it (see `LookBack.reads`). A token that is read alone fetches the best entries if it looks
+back: it is computed a second time with them, or fetches them in its only pass.
 """
 
 import hashlib

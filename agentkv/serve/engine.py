@@ -381,8 +381,8 @@ class Engine:
         ):
             return None
         if name is not None:
-            least = prompts.bound(match.settings, num_prompt)
-            self.sessions.require_room(job.session.owner, name, least)
+            most = prompts.bound(match.settings, num_prompt)
+            self.sessions.require_room(job.session.owner, name, most)
         session, begun_at, reuse = self.sessions.begin(match, job.session, history, bound, plan)
         if is_refused:
             reuse = replace(reuse, how="lost")

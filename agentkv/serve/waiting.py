@@ -232,7 +232,7 @@ class Prompts:
     def bound(self, settings: CacheSettings, num_tokens: int) -> int:
         """Return the most bytes of a cache at rest after `num_tokens`, with its cold tier."""
         plan = self.plan(settings, num_tokens)
-        return plan.resting_nbytes + plan.cold_nbytes
+        return plan.resting_nbytes + plan.most_cold_nbytes
 
     def plan(self, settings: CacheSettings, num_tokens: int) -> CachePlan:
         """Return what a cache with these settings takes after `num_tokens`."""

@@ -316,6 +316,7 @@ PAPER_REPAIRKV = preset(
     short=1024,
     format="dense",
     repair=96,
+    reads="hot",
     slack=0,
 )
 
@@ -329,7 +330,7 @@ PAPER_INFLLM = preset(
     blocks of 128 positions whose four representatives are closest to its queries, in each layer;
     they do not stay. Ours: entries keep their positions (the paper gives all distant ones the same
     distance), the latest 32 queries choose representatives for each key-value head (the paper:
-    those of the whole window, for each query head), and chunks of a long input do not look back.
+    those of the whole window, for each query head), and of a long input only the last token looks.
 
     Source: InfLLM (arXiv 2402.04617), section 3; numbers as in its public settings.
     """,

@@ -35,7 +35,10 @@ def calibrate(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(help="Wanted share of the written tokens that look back, or are unsure."),
+        typer.Option(
+            help="For looks and weights: wanted share of the written tokens that look back, or are "
+            "unsure."
+        ),
     ] = 0.1,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of episodes, the longest ones.")

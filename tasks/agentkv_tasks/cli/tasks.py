@@ -98,7 +98,11 @@ def record(
         Path, typer.Argument(help="File of recordings, which is continued.", metavar="FILE")
     ],
     world_seed: Annotated[
-        int, typer.Option(help="Seed of the first embedded world; those below evaluate models.")
+        int,
+        typer.Option(
+            help="Seed of the first embedded world. Worlds below "
+            f"{FIRST_TRAINING_SEED} evaluate models and are refused."
+        ),
     ] = FIRST_TRAINING_SEED,
     worlds: Annotated[int, typer.Option(min=1, help="Number of worlds, with seeds in a row.")] = 1,
     run: Annotated[

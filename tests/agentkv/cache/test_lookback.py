@@ -11,11 +11,15 @@ import torch
 from transformers import DynamicCache
 
 import agentkv
+from agentkv.cache.cache import AT_ONCE
 from agentkv.cache.look_back import Look, LookRecord, SecondPass, query_similarities
 from agentkv.cache.misuse import Misuse
 from agentkv.cache.storage.choose import TORCH
 from agentkv.cache.storage.cold_memory import ColdMemoryError
 from agentkv.cache.storage.numba_backend import NUMBA
+from agentkv.models.generation import Generation
+from agentkv.models.rules import TextRule
+from agentkv.models.sampling import Sampler
 from agentkv.policies.entries import PolicyError
 from agentkv.policies.recall import Always, AtRandom, Forget, LookBack, Turned, Unsure, Unsurest
 from agentkv_kernels.digests import decode
@@ -235,6 +239,39 @@ def test_an_input_that_reads_the_cold_tier_is_encoded_as_under_a_full_cache(
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
         cache.check()
     assert cache.num_looks == 0 and all(cache.evictor.num_cold)
+
+
+@torch.no_grad()
+def test_the_last_token_of_an_input_is_not_left_alone(model_of, tokens):
+    model = model_of("llama").double()
+    judge, past = copy.deepcopy(model), DynamicCache()
+    cache = cache_of(model, **reading("window", Unsure()))
+    for seed, count in enumerate((90, AT_ONCE + 1)):
+        part = tokens(1, count, seed=seed)
+        expected = judge(part, past_key_values=past).logits[:, -1]
+        torch.testing.assert_close(cache.feed(model, part), expected, atol=1e-9, rtol=1e-9)
+    assert cache.forward_lengths(1) == [1]
+    assert cache.forward_lengths(2 * AT_ONCE + 1) == [AT_ONCE, AT_ONCE - 1, 2]
+    cache.reads_cold = False
+    assert cache.forward_lengths(2 * AT_ONCE + 1) == [AT_ONCE, AT_ONCE, 1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reads", ["hot", "all"])
+def test_a_short_prompt_reads_the_cold_tier_where_steps_are_compiled(model_of, tokens, reads):
+    model, ids = model_of("llama"), tokens(1, 400)
+    policy = agentkv.policy("lookback", threshold=0.0, short=0, format="dense", reads=reads)
+    cache = agentkv.Cache.for_model(model, policy=policy, budget=100)
+    cache.feed(model, ids)
+    rule = TextRule(lambda ids: "x" * len(ids), end_ids=(), max_tokens=4)
+    sampler, prompt = Sampler(0.0, torch.Generator()), ids[0, :4].tolist()
+    generation = Generation(cache, prompt, rule, sampler=sampler, deadline=None, is_compiled=True)
+    assert len(generation.unread) == 4
+    assert len(generation.next_chunk) == (4 if reads == "all" else 1)
+    fresh = agentkv.Cache.for_model(model, policy=policy, budget=100)
+    fresh.feed(model, ids[:, :50])
+    first = Generation(fresh, prompt, rule, sampler=sampler, deadline=None, is_compiled=True)
+    assert len(first.next_chunk) == 1  # nothing is cold yet
 
 
 @torch.no_grad()

@@ -165,6 +165,8 @@ class RepairKV(loops.Lookback):
     best come back with their neighbors, 2 before and 20 after (RepairKV and its code). They take
     the places of the oldest, half of them at most (our choice)."""
 
+    reads_all = False
+
     def __init__(self, budget: int, count: int) -> None:
         super().__init__(budget, threshold=0.0, blocks=1, block=1, sinks=4)
         self.count = count

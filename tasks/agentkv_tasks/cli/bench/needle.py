@@ -41,7 +41,7 @@ def needle(
         Literal["one", "several", "chain"],
         typer.Option(
             help="one: the code of a name; several: the codes of --asked of --facts names; chain: "
-            "a code behind --hops names that refer to each other."
+            "the code to which --hops lines lead, each of which refers to another name."
         ),
     ] = "one",
     facts: Annotated[

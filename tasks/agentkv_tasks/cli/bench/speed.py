@@ -69,9 +69,9 @@ def speed(
     llama.cpp reads the same weights and needs pip install 'agentkv-web[llama-cpp]'; quanto and HQQ
     need pip install optimum-quanto hqq. One line says why a contender is left out.
 
-    The tokens are random, and a model is unsure of them. A policy that looks back on an alarm
-    therefore looks at nearly every token; --policies lookback-int8,FILE.toml compares it with looks
-    at another share (see "With looks" in docs/benchmarks.md).
+    The tokens are random, and a model is unsure of them. Under a policy that looks back on an alarm
+    nearly every token therefore looks; --policies lookback-int8,FILE.toml compares it with looks of
+    another share (see "With looks" in docs/benchmarks.md).
     """
     with for_people() as console:
         from agentkv_tasks.bench.speed.measure import SpeedBench, run_bench
