@@ -59,7 +59,7 @@ class LookBack:
     """Entries of each block that stand for it, for each head: a look compares blocks by their keys
     alone. They are those to which the latest queries were closest when the block was evicted. 0: a
     look scans all cold keys, or digests."""
-    reads: Literal["hot", "all"] = "hot"
+    reads: Literal["hot", "all"] = "all"
     """Entries that an input attends to if a forward reads several of its tokens: hot ones, or all,
     cold ones too. "all" encodes an input as a full cache does, up to the rounding of the cold tier;
     then no token of it looks back."""

@@ -37,11 +37,17 @@ def write_recordings(path: Path, *, is_whole: bool, is_short: bool) -> None:
     partial.replace(path)
 
 
+def recordings_path(options: argparse.Namespace) -> Path:
+    """Return the path of the recordings, which is another for each choice of them."""
+    chosen = [name for name in ("short", "whole") if getattr(options, name)]
+    return options.work / ("-".join(["recordings", *chosen]) + ".jsonl")
+
+
 def settings(options: argparse.Namespace) -> TrainSettings:
     """Return the settings of the training, which were chosen on two cores: see the README."""
     return TrainSettings(
         model="smollm2",
-        recordings=(options.work / "recordings.jsonl",),
+        recordings=(recordings_path(options),),
         to=options.work / "adapter",
         start=options.start,
         minutes=options.minutes,

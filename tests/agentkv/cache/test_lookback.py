@@ -39,9 +39,9 @@ INDICES = [{}, {"digests": True}, {"representatives": 2}]
 """Ways to choose blocks: by all keys, by digests, by two entries of each block."""
 
 
-def looking(name, when, **options):
+def looking(name, when, *, reads="hot", **options):
     """A policy of the shared cases that looks back."""
-    return replace(CASES[name].make(), recall=LookBack(when, **options))
+    return replace(CASES[name].make(), recall=LookBack(when, reads=reads, **options))
 
 
 def cache_of(model, name, when, *, budget=None, **options):
