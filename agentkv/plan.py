@@ -359,7 +359,8 @@ def plan_cache(
             num_cold = min(num_cold, recall.cold)
         colds = [cold_layout_for(layouts[i], recall.format) for i in geometry.policy_layers]
         cold = num_cold * sum(map(_entry_nbytes, colds))
-        if num_cold:
+        least = 0 if policy.allocator.learns else min(allowance.layers(num_tokens, 1.0) or (0,))
+        if num_tokens > least:
             most_cold = sum(most_cold_nbytes(each, recall, num_tokens=num_tokens) for each in colds)
         num_fetched = min(max(recall.blocks * recall.block, recall.repair), num_cold)
     # A chunk, or what a look fetches, is dense until the eviction after it. A table that grows is

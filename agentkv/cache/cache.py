@@ -645,7 +645,8 @@ class Cache(HookedCache):
     def forward_lengths(self, num_tokens: int) -> list[int]:
         """Return the lengths of the forwards in which `feed` reads new tokens.
 
-        Where inputs read the cold tier, the last of several is not of one token, which would not.
+        Where inputs read the cold tier, the last of several is not of one token, which would not. A
+        policy that reads one or two tokens at once has single ones all the same.
         """
         step = self.tokens_at_once(num_tokens)
         lengths = [min(step, num_tokens - start) for start in range(0, num_tokens, step)]
@@ -1081,7 +1082,12 @@ class Cache(HookedCache):
             if handle.is_stored:
                 own = None if is_token is None else is_token[:, -query.shape[2] :]
                 output = layer.attend_again(
-                    query, own, num_new=self.num_new, scale=scale, sinks=sinks
+                    query,
+                    own,
+                    num_new=self.num_new,
+                    scale=scale,
+                    sinks=sinks,
+                    reads_cold=self.reads_cold,
                 )
             else:
                 output = self._store(layer, handle, query, layer.attention_of(module, scale, sinks))

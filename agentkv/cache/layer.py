@@ -227,8 +227,7 @@ class CacheLayer(Addressed):
         elif num_new == 1 and columns is None:
             output = self._append_attend(q, keys, values, attention)
         else:
-            has_others = reads_cold and num_new > 1 and self.cold is not None
-            others = self._cold_parts if has_others else None
+            others = self._others(num_new) if reads_cold else None
             output = self._append_then_attend(q, keys, values, columns, attention, others)
         self._advance(num_new, columns)
         return output.transpose(1, 2)
@@ -241,6 +240,7 @@ class CacheLayer(Addressed):
         num_new: int,
         scale: float,
         sinks: Tensor | None,
+        reads_cold: bool = False,
     ) -> Tensor:
         """Attend as a later layer that shares the entries, with the last of the new tokens.
 
@@ -250,6 +250,7 @@ class CacheLayer(Addressed):
             q: (B, H * G, q, D), rotated.
             is_token: (B, q) bool on the CPU, as in `attend`.
             num_new: columns of the forward.
+            reads_cold: as in `attend`.
 
         Returns:
             (B, q, H * G, D).
@@ -269,6 +270,7 @@ class CacheLayer(Addressed):
             # whatever the window hides from a single new token is dropped already
             window=None if num_new == 1 else self.shape.window,
             observer=None,
+            others=self._others(num_new) if reads_cold else None,
         )
         return output.transpose(1, 2)
 
@@ -388,6 +390,11 @@ class CacheLayer(Addressed):
         )
         storage.note_queries(q, first=self.fed, columns=columns, spared=self.num_spared)
         return output
+
+    def _others(self, num_new: int) -> Callable[[int], Sequence[DensePart]] | None:
+        """Return what gives the cold entries of a segment to new tokens that read them; None if
+        there is one token, or no cold tier."""
+        return self._cold_parts if num_new > 1 and self.cold is not None else None
 
     def _cold_parts(self, segment: int) -> list[DensePart]:
         """Return copies of the cold entries of a segment, where the layer is."""

@@ -65,8 +65,8 @@ class LookBack:
     then no token of it looks back."""
     short: int = 0
     """Longest input that is repaired or, with `reads="hot"` and without `repair`, whose tokens may
-    all look back, so that `feed` reads them one at a time. Of any other input, the last token alone
-    may look back."""
+    all look back, so that `feed` reads them one at a time. Of any other input of several tokens the
+    last one may look back, and with `reads="all"` none."""
     draw: float = 0.0
     """A block is fetched only if one of its entries would receive at least this share of attention
     from a query head."""

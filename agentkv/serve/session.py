@@ -367,9 +367,10 @@ def growth(cache: Cache | None, bound: int, *, copies: bool) -> int:
 def growth_of_fork(origin: Cache, bound: int, *, copies: bool) -> int:
     """Return the bytes by which a fork of a cache may grow until it has `bound`, with those that
     are copied when it is made."""
-    more = bound if copies else max(0, bound - origin.nbytes)
+    nbytes = cache_nbytes(origin)
+    more = bound if copies else max(0, bound - nbytes)
     if origin.shared_nbytes:  # the rest may be put into another file with all that it shares
-        more += origin.nbytes - origin.shared_nbytes
+        more += nbytes - origin.shared_nbytes
     return more
 
 

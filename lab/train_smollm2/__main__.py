@@ -81,10 +81,10 @@ def main() -> None:
         size = export(options.work / "adapter", options.export)
         print(f"{options.export}: {size / 1e6:.1f} MB")
         return
-    write_recordings(
-        options.work / "recordings.jsonl", is_whole=options.whole, is_short=options.short
-    )
-    command.run(command.prepare(settings(options)), Console())
+    chosen = settings(options)
+    [path] = chosen.recordings
+    write_recordings(path, is_whole=options.whole, is_short=options.short)
+    command.run(command.prepare(chosen), Console())
 
 
 if __name__ == "__main__":

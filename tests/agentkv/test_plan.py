@@ -1,5 +1,6 @@
 """Tests for `agentkv plan`: what it says against what caches and weights then take."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentkv.cache.hf.families import describe
 from agentkv.models.find import ModelError
 from agentkv.plan import memory_of, plan_cache, plan_caches, plan_model
 from agentkv.policies.entries import PolicyError
+from agentkv.policies.recall import LookBack, Unsure
 from agentkv_tasks.cli.app import cli
 from agentkv_tasks.settings import RunSettings
 from tests.agentkv.cache.every_family import tiny
@@ -118,6 +120,20 @@ def test_a_bounded_cold_tier_takes_no_more_than_was_planned(
         chunk=CHUNK,
     )
     assert unbounded.cold_nbytes * 300 == plan.cold_nbytes * (NUM_TOKENS - unbounded.num_entries)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["conf-kv", "conf-kv-int8", "pyramidkv"])
+def test_what_is_cold_below_the_budget_is_planned(llama: LlamaForCausalLM, name: str) -> None:
+    options = {} if name == "pyramidkv" else {"threshold": 0.0}
+    recall = LookBack(Unsure(0.0), format="dense")
+    policy = replace(agentkv.policy(name, **options), recall=recall)
+    for num_tokens in (100, 300, 320):
+        plan = plan_cache(policy, BUDGET, describe(llama), num_tokens=num_tokens, chunk=CHUNK)
+        cache = agentkv.Cache.for_model(llama, policy=policy, budget=BUDGET, chunk=CHUNK)
+        cache.feed(llama, torch.randint(64, (1, num_tokens)))
+        assert cache.cold_nbytes + cache.index_nbytes <= plan.most_cold_nbytes
+    assert name == "pyramidkv" or cache.cold_nbytes
 
 
 @torch.no_grad()

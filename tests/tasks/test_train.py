@@ -27,6 +27,7 @@ from agentkv_tasks.train.rows import (
     EpisodeRow,
     Order,
     Row,
+    batch,
     episode_rows,
     padded_length,
     split_held_out,
@@ -248,13 +249,17 @@ def test_the_rate_is_constant_until_the_last_three_tenths(
     assert rates[6:8] == [0.01] * 2 and rates[10] == 0 < rates[9] < rates[8] < 0.01
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_an_adapter_of_a_model_in_16_bits_learns_in_32_and_computes_in_16(
-    plain: Path, recordings: Path, tmp_path: Path, dtype: str
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize(
+    "dtype, computes", [("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32")]
+)
+def test_an_adapter_learns_in_32_bits_and_computes_in_the_bfloat16_of_its_model(
+    plain: Path, recordings: Path, tmp_path: Path, dtype: str, computes: str, recompute: bool
 ) -> None:
     from agentkv_tasks.train.loop import Training
 
-    given = settings(model=str(plain), to=tmp_path, steps=2, rows=2, rank=4, device="cpu")
+    options: Any = {"rows": 2, "rank": 4, "device": "cpu", "recompute": recompute}
+    given = settings(model=str(plain), to=tmp_path, steps=2, **options)
     local = load_model(plain, device="cpu", dtype=dtype)
     training = Training(given, local, list(read_recordings(recordings)))
     seen: set[torch.dtype] = set()
@@ -262,11 +267,17 @@ def test_an_adapter_of_a_model_in_16_bits_learns_in_32_and_computes_in_16(
         if name.endswith("lora_A.default"):
             module.register_forward_hook(lambda _, __, output: seen.add(output.dtype))
     training.run(lambda check: None)
-    assert seen == {getattr(torch, dtype)}
+    assert seen == {getattr(torch, computes)}
     learned = [each for each in training.model.parameters() if each.requires_grad]
     assert {each.dtype for each in learned} == {torch.float32}
     log = logged(tmp_path)
     assert log[-1]["held_loss"] < log[0]["held_loss"]
+
+
+def test_rows_are_padded_to_no_more_than_the_positions_of_the_model() -> None:
+    row, device = Row([1] * 300, [1] * 300), torch.device("cpu")
+    assert batch([row], device, most=None)[0].shape == (1, 512)
+    assert batch([row], device, most=384)[0].shape == (1, 384)
 
 
 _STOPPED = """

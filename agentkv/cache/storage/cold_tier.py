@@ -48,7 +48,8 @@ def most_cold_nbytes(layout: Layout, recall: LookBack, *, num_tokens: int) -> in
     size = EntrySize.of(layout)
     total = _most_nbytes(size, 0, num_tokens, recall.cold)
     if recall.representatives:
-        total += Representatives.most_nbytes(layout, num_tokens)
+        num_entries = num_tokens if recall.cold is None else min(num_tokens, recall.cold)
+        total += Representatives.most_nbytes(layout, num_entries)
     elif recall.digests:
         total += Digests.most_nbytes(layout, num_tokens, block=recall.block)
     return layout.segments_per_sequence * total
@@ -65,7 +66,8 @@ def _most_nbytes(size: EntrySize, count: int, more: int, bound: int | None) -> i
     capacity = math.ceil((count + more) * (1 + GROWTH)) + BLOCK
     if bound is not None:
         capacity = min(capacity, max(count, bound) + 1)
-    num_blocks = max_blocks(count) + math.ceil(more / BLOCK)  # before they are merged
+    # blocks come with every eviction, and are merged once there are more than `max_blocks`
+    num_blocks = max(max_blocks(count) + math.ceil(more / BLOCK), max_blocks(count + more))
     return (
         capacity * (size.metadata + (size.quantized or size.dense))
         + math.ceil(num_blocks * (1 + SCALES_GROWTH)) * size.block

@@ -114,7 +114,8 @@ class NumbaBackend(Backend):
         observer: MassObserver | None,
         others: Callable[[int], Sequence[Part]] | None = None,
     ) -> Tensor:
-        if q.shape[2] > 1 or columns is not None or window is not None or observer is not None:
+        is_plain = columns is None and window is None and observer is None and others is None
+        if q.shape[2] > 1 or not is_plain:
             return super().attend(
                 storage,
                 q,
@@ -126,7 +127,6 @@ class NumbaBackend(Backend):
                 observer=observer,
                 others=others,
             )
-        assert others is None, "a single token fetches by `Look`"
         per = storage.layout.segments_per_sequence
         own_sinks = None if sinks is None else sinks.view(per, -1)
         done = [

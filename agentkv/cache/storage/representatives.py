@@ -53,10 +53,10 @@ class Representatives:
         self.table = EntryTable(_fields(layout), num_segments, device=device, meter=meter)
 
     @staticmethod
-    def most_nbytes(layout: Layout, num_tokens: int) -> int:
-        """Return the most bytes of a segment's table after a sequence of so many tokens."""
+    def most_nbytes(layout: Layout, num_entries: int) -> int:
+        """Return the most bytes of a segment's table of so many entries."""
         each = sum(field.heads * field.num_bytes for field in _fields(layout))
-        return (num_tokens + BLOCK) * each
+        return (num_entries + BLOCK) * each
 
     def closeness(self, segment: int) -> Tensor:
         """Return how close the queries after each entry were to its key, (W, T) float32."""

@@ -19,7 +19,7 @@ class Fetches:
 
     Args:
         recall: says of which inputs tokens may look back. Those that read the cold tier have none;
-            of others all do if the input is short, and else the last one.
+            of others all do if the input is short and not repaired, and else the last one.
     """
 
     recall: LookBack
@@ -44,7 +44,8 @@ class Fetches:
             return 1
         if self.recall.reads == "all":
             return 0
-        return num_new if num_new <= self.recall.short else 1
+        is_single = num_new <= self.recall.short and not self.recall.repair
+        return num_new if is_single else 1
 
     @property
     def share(self) -> float:

@@ -104,6 +104,7 @@ class Training:
     ) -> None:
         self.settings = settings
         self.device: torch.device = local.model.device
+        self._max_positions = local.max_positions
         most = min(settings.row_tokens, local.max_positions or settings.row_tokens)
         learned, held = split_held_out(recordings, settings.held_out)
         self.notes: list[str] = []
@@ -123,6 +124,10 @@ class Training:
         torch.manual_seed(settings.shuffle_seed)
         self.model: PeftModel = _with_adapter(local, settings.rank, settings.start)
         self._network: Any = local.model
+        self._is_bfloat16 = local.model.dtype is torch.bfloat16
+        """Whether the adapter, whose weights are float32, computes in its model's bfloat16. Copies
+        of what the layers read take an eighth of a step otherwise (by hand, on two cores).
+        Gradients in float16 would need a scale."""
         if settings.recompute:
             _checkpoint_activations(self._network)
         self._has_logits_to_keep = (
@@ -188,7 +193,9 @@ class Training:
         """
         log = self.folder.begin_log(after=self.progress.step)
         try:
-            with self._clock, _stop_on_interrupt() as is_stopped:
+            # not around the forwards alone: the backward pass may compute layers once more
+            uncast = disable_input_dtype_casting(self.model, self._is_bfloat16)
+            with self._clock, _stop_on_interrupt() as is_stopped, uncast:
                 if self.progress.step == 0:
                     self._check(log, on_check)
                 while self.done < 1:
@@ -239,9 +246,9 @@ class Training:
     def _lost(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed loss of some rows, which labels were the likeliest ids (rows, columns),
         and the columns, which are those with a label in any row."""
-        ids, labels = batch(rows, self.device)
+        ids, labels = batch(rows, self.device, most=self._max_positions)
         columns = (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
-        with self._in_own_dtype():
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
             if self._has_logits_to_keep:
                 outputs = self._network(input_ids=ids, use_cache=False, logits_to_keep=columns)
                 logits = outputs.logits
@@ -252,20 +259,6 @@ class Training:
             logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         return lost, logits.argmax(dim=-1) == wanted, columns + 1
-
-    @contextlib.contextmanager
-    def _in_own_dtype(self) -> Iterator[None]:
-        """Let the adapter, whose weights are float32, compute in the 16 bits of its model inside
-        the context. Copies of what the layers read take an eighth of a step otherwise."""
-        dtype = self._network.dtype
-        if dtype not in (torch.bfloat16, torch.float16):
-            yield
-            return
-        with (
-            disable_input_dtype_casting(self.model),
-            torch.autocast(self.device.type, dtype=dtype),
-        ):
-            yield
 
     @torch.no_grad()
     def _measured(self, rows: Sequence[Row]) -> tuple[float, int, int]:

@@ -238,9 +238,14 @@ def padded_length(length: int) -> int:
     return -(-length // _PADDED) * _PADDED
 
 
-def batch(rows: Sequence[Row], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ids and labels of some rows (rows, length), padded at their ends."""
+def batch(rows: Sequence[Row], device: torch.device, *, most: int | None) -> tuple[Tensor, Tensor]:
+    """Return ids and labels of some rows (rows, length), padded at their ends.
+
+    Args:
+        most: positions of the model; None: any number.
+    """
     length = padded_length(max(len(row.ids) for row in rows))
+    length = length if most is None else min(length, most)
     ids = torch.zeros(len(rows), length, dtype=torch.int64)
     labels = torch.full((len(rows), length), IGNORED)
     for number, row in enumerate(rows):

@@ -454,12 +454,12 @@ def test_a_compiled_look_is_that_of_transformers(
     compiled, plain = caches
     # sums of another order round a key that lies between two codes either way
     num_other, num_entries = num_otherwise_encoded(compiled, plain)
-    assert num_other <= num_entries // 100
+    assert num_other <= (0 if form == "dense" else num_entries // 100)
+    assert compiled.num_looks == plain.num_looks > 0
     if num_other:
         return
     torch.testing.assert_close(*found, atol=2e-4, rtol=2e-4)
     assert kept(compiled) == kept(plain)
-    assert compiled.num_looks == plain.num_looks > 0
     assert compiled.fetched == plain.fetched and compiled.look_nbytes == plain.look_nbytes
     assert compiled.num_changing_looks == plain.num_changing_looks
     assert compiled.cold_nbytes == plain.cold_nbytes

@@ -11,7 +11,7 @@ import agentkv
 from agentkv.cache.hf.families import UnsupportedModel, attentions, describe
 from agentkv.cache.hf.reading import read_layers
 from agentkv.policies.entries import PolicyError
-from agentkv.policies.recall import Always
+from agentkv.policies.recall import Always, Unsure
 from tests.agentkv.cache.caches_in_use import assert_same, feed_packed
 from tests.agentkv.cache.conftest import Judge
 from tests.agentkv.cache.every_family import changed, tiny
@@ -305,3 +305,14 @@ def test_a_batch_looks_back_without_promoting(model):
     cache.feed(model, ids_of(2, 1, seed=1))
     assert cache.num_looks == 4
     cache.check()
+
+
+@torch.no_grad()
+def test_layers_that_share_keys_read_the_cold_tier_too(family, model):
+    own, past = own_of(family)
+    cache = cache_of(model, "window", Unsure(), budget=20, reads="all", format="dense")
+    for seed, count in enumerate((70, 40, 7, 40)):
+        ids = ids_of(2, count, seed)
+        expected = own(ids, past_key_values=past).logits[:, -1]
+        torch.testing.assert_close(cache.feed(model, ids), expected, **CLOSE)
+    assert all(cache.evictor.num_cold)

@@ -9,9 +9,12 @@ from typing import Any
 
 import openai
 import pytest
+import torch
 
+import agentkv
 from agentkv.cache.forks import group_nbytes
 from agentkv.models.local import LocalModel
+from agentkv.serve.session import cache_nbytes, growth_of_fork
 from tests.agentkv.serve.conftest import CHATML, Served, serving
 from tests.agentkv.serve.test_requests import erase_all
 from tests.agentkv.serve.test_sessions import (
@@ -415,3 +418,14 @@ def test_nobody_forks_the_session_of_another_key(served: Served) -> None:
     first = ask(served, messages, prompt_cache_key="main")
     other = forking(served, [*with_reply(messages, first), user("more")], key="bob")
     assert how(other) == "new" and cached(other) == 0
+
+
+def test_a_fork_may_grow_by_all_that_it_copies_of_a_cold_tier(local: LocalModel) -> None:
+    policy = agentkv.policy("lookback-int8")
+    cache = agentkv.Cache.for_model(local.model, policy=policy, budget=64, chunk=32)
+    cache.feed(local.model, torch.randint(5, 60, (1, 600)))
+    snapshot = cache.fork()
+    assert snapshot.shared_nbytes > cache.nbytes  # cold entries are shared too
+    bound = 2 * cache_nbytes(cache)
+    assert growth_of_fork(cache, bound, copies=True) >= bound
+    assert growth_of_fork(cache, bound, copies=False) >= bound - cache_nbytes(cache)

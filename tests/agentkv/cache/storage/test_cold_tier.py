@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agentkv.cache.storage.cold_tier import ColdTier
+from agentkv.cache.storage.cold_tier import ColdTier, most_cold_nbytes
 from agentkv.cache.storage.table import Meter
 from agentkv.policies.recall import Always, LookBack
 from tests.agentkv.cache.storage.by_hand import DIM, TORCH, layout, storage_for
@@ -155,3 +156,21 @@ class ColdTierAgainstLists(RuleBasedStateMachine):
 
 ColdTierAgainstLists.TestCase.settings = settings(stateful_step_count=20)
 TestColdTier = ColdTierAgainstLists.TestCase
+
+
+@pytest.mark.parametrize("form", ["dense", "int4", "int8"])
+@pytest.mark.parametrize("at_once", [17, 64, 65, 100])
+def test_the_most_bytes_are_not_exceeded_however_many_entries_leave_at_once(
+    form: str, at_once: int
+) -> None:
+    recall = LookBack(Always(), block=16, format=form, digests=True)
+    hot = storage_for(replace(layout(None, segments=1, heads=2), promotes=True), 1)
+    tier = ColdTier(hot, recall, num_q_heads=2, meter=Meter(), index_meter=Meter())
+    keys = torch.randn(1, 2, at_once, DIM, generator=torch.Generator().manual_seed(0))
+    for first in range(0, 9000, at_once):
+        TORCH.append(hot, keys, keys, None, first=[first])
+        tier.take_over(hot, [torch.arange(at_once)])
+        TORCH.keep(hot, [torch.arange(0)])
+        most = most_cold_nbytes(tier.storage.layout, recall, num_tokens=first + at_once)
+        assert tier.nbytes + tier.index_nbytes <= most
+    assert most <= 1.3 * (tier.nbytes + tier.index_nbytes)
