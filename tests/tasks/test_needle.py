@@ -250,7 +250,7 @@ def test_quick_measures_fewer_places_and_what_is_given_wins(
 ) -> None:
     chosen = {"lengths": None, "depths": None, "needles": None}
     too_long = call("--quick", **chosen)
-    assert too_long.exit_code == 2 and "--lengths 4096" in too_long.output
+    assert too_long.exit_code == 2 and "--lengths 2048" in too_long.output
     assert call("--quick", **{**chosen, "lengths": 300, "needles": 1}).exit_code == 0
     assert {(row["length"], row["depth"], row["num_needles"]) for row in _rows(out)} == {
         (300, 0, 1),
