@@ -230,6 +230,8 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
     assert "2 steps are done; continuing" in said and "step 2 of 4" not in said
     log = logged(tmp_path / "two")
     assert [line["step"] for line in log] == [0, 2, 4]
+    config = json.loads((tmp_path / "two" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(plain)
     page = (tmp_path / "two" / "curve.html").read_text()
     assert page.count("<polyline") >= 3 and f"held-out replies: {log[-1]['held_loss']:.3f}" in page
     assert log[-1]["held_loss"] < log[0]["held_loss"]

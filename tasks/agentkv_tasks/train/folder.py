@@ -67,6 +67,8 @@ class TrainingFolder:
         }
         config = copy.copy(model.peft_config["default"])
         config.inference_mode = True
+        # as the user names it: peft notes where its files are on this machine
+        config.base_model_name_or_path = json.loads(self._about_base)["base"]
         with tempfile.TemporaryDirectory() as folder:
             config.save_pretrained(folder)
             about = (Path(folder) / CONFIG).read_bytes()
