@@ -129,7 +129,9 @@ def wrapped_in(model: Any, folder: Path, *, learns: bool) -> Any:
             stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
         with quiet_peft():
             wrapped = PeftModel.from_pretrained(model, str(folder), is_trainable=learns)
-        own = {key: tuple(each.shape) for key, each in get_peft_model_state_dict(wrapped).items()}
+        # "auto" would ask the hub for the base that the adapter names
+        found = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+        own = {key: tuple(each.shape) for key, each in found.items()}
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
     except (ValueError, RuntimeError, TypeError) as error:

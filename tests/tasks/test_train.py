@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +240,20 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
     size = (tmp_path / "two" / "log.jsonl").stat().st_size
     assert "4 steps are done" in trained(plain, recordings, tmp_path / "two")
     assert (tmp_path / "two" / "log.jsonl").stat().st_size == size
+
+
+def test_the_base_that_an_adapter_names_is_not_looked_up(
+    plain: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "somebody/some-model"
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    # peft warns where it could not look
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_model(plain, device="cpu", adapter=folder)
 
 
 def test_the_rate_is_constant_until_the_last_three_tenths(

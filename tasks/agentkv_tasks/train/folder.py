@@ -61,10 +61,9 @@ class TrainingFolder:
         Raises:
             WriteError: they could not be written.
         """
-        weights = {
-            name: each.detach().cpu().contiguous()
-            for name, each in get_peft_model_state_dict(model).items()
-        }
+        # "auto" would ask the hub for the model that the config names
+        found = get_peft_model_state_dict(model, save_embedding_layers=False)
+        weights = {name: each.detach().cpu().contiguous() for name, each in found.items()}
         config = copy.copy(model.peft_config["default"])
         config.inference_mode = True
         # as the user names it: peft notes where its files are on this machine
