@@ -5,7 +5,7 @@ browser says what an element supports (`agentkv_env.page.Node.uses`).
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from agentkv.dialog.quotes import TEXT
 from agentkv_env.page import Node, Page, Use
@@ -34,28 +34,28 @@ def describe(page: Page) -> str:
 
 
 def _descriptions(page: Page) -> Iterator[str]:
-    if lines := _having(page, "lines"):
+    if lines := _having(page.nodes, "lines"):
         yield f"The text of {_named(lines)} may have several lines."
     if filled := [node for node in lines if node.value]:
         yield (
             f"append [number] [text] adds text at the end of {_named(filled)}; insert [number] "
             "[words] [text] puts it before words that are there; type replaces everything."
         )
-    if editors := _having(page, "format"):
+    if editors := _having(page.nodes, "format"):
         yield (
             f"select_text [number] [first words] [last words] selects text of {_named(editors)}, "
             "such as to format it."
         )
-    if lists := _having(page, "several"):
+    if lists := _having(page.nodes, "several"):
         yield f"choose [number] [option] [option] chooses several options of {_named(lists)}."
-    if areas := _having(page, "area"):
+    if areas := _having(page.nodes, "area"):
         yield f"scroll [down] [number] scrolls just the area with {_named(areas)}; or scroll [up]."
-    if movable := _having(page, "drag"):
+    if movable := _having(page.nodes, "drag"):
         yield f"drag [number] [number] drags {_named(movable)} onto another element."
-    if (fields := _having(page, "file")) and page.uploads:
+    if (fields := _having(page.nodes, "file")) and page.uploads:
         files = " | ".join(map(neutralize, page.uploads))
         yield f"upload [number] [file] gives a file to {_named(fields)}: {files}"
-    if pictures := _having(page, "point"):
+    if pictures := _having(page.nodes, "point"):
         yield (
             f"click [number] [x%,y%] presses a point of {_named(pictures)}, in percent of its "
             "width and height; so do double_click, right_click and hover. drag [number] [x%,y%] "
@@ -67,42 +67,46 @@ def _descriptions(page: Page) -> Iterator[str]:
         yield "wait lets the page go on until it has changed."
 
 
-def patterns(page: Page) -> list[str]:
-    """Return regular expressions of the actions that `describe` describes."""
+def patterns(page: Page, nodes: Sequence[Node]) -> list[str]:
+    """Return regular expressions of the actions that `describe` describes.
+
+    Args:
+        nodes: those of the page that an action may begin with.
+    """
     found = []
-    if lines := _having(page, "lines"):
+    if lines := _having(nodes, "lines"):
         found.append(rf"type {_ids(lines)} \[{_LINES}\] \[[01]\]")
     if filled := [node for node in lines if node.value]:
         found.append(rf"append {_ids(filled)} \[{_LINES}\]")
         found.append(rf"insert {_ids(filled)} \[(?:{_WORDS})?\] \[{_LINES}\]")
-    if editors := _having(page, "format"):
+    if editors := _having(nodes, "format"):
         found.append(rf"select_text {_ids(editors)}(?: \[{_WORDS}\]){{0,2}}")
-    for node in _having(page, "several"):
+    for node in _having(nodes, "several"):
         options = "|".join(re.escape(neutralize(each)) for each in node.options[:MAX_OPTIONS])
         if options:
             found.append(rf"choose \[{node.id}\](?: \[(?:{options})\]){{1,{MAX_OPTIONS}}}")
-    if areas := _having(page, "area"):
+    if areas := _having(nodes, "area"):
         found.append(rf"scroll \[(?:up|down)\] {_ids(areas)}")
-    if movable := _having(page, "drag"):
+    if movable := _having(nodes, "drag"):
         others = [node for node in page.nodes if node.id is not None]
         found.append(rf"drag {_ids(movable)} {_ids(others)}")
-    if (fields := _having(page, "file")) and page.uploads:
+    if (fields := _having(nodes, "file")) and page.uploads:
         files = "|".join(re.escape(neutralize(each)) for each in page.uploads)
         found.append(rf"upload {_ids(fields)} \[(?:{files})\]")
-    if pictures := _having(page, "point"):
+    if pictures := _having(nodes, "point"):
         ids = _ids(pictures)
         found.append(rf"(?:click|double_click|right_click|hover) {ids} {_POINT}")
-        found.append(rf"drag {ids} {_POINT} {ids} {_POINT}")
+        found.append(rf"drag {ids} {_POINT} {_ids(_having(page.nodes, 'point'))} {_POINT}")
     if page.may_change or not page.nodes:
         found.append("wait")
     return found
 
 
-def _having(page: Page, use: Use) -> list[Node]:
+def _having(nodes: Sequence[Node], use: Use) -> list[Node]:
     """Return the elements with a use, unless they are disabled, read-only or covered."""
     return [
         node
-        for node in page.nodes
+        for node in nodes
         if use in node.uses
         and (use == "area" or not {"disabled", "readonly", "covered"} & {*node.states})
     ]

@@ -7,7 +7,7 @@ number in it is on the page, and its quotations of page and goal are exact (`quo
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from agentkv.dialog.further import patterns as further_patterns
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
-from agentkv.dialog.reply import MAX_THOUGHT, label
+from agentkv.dialog.reply import MAX_THOUGHT, described, label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
@@ -73,16 +73,14 @@ def reply_grammar(
     there is more of the page. `MAX_ELEMENT_CHARS`, `quotes.MAX_QUOTABLE` and `quotes.MAX_GOAL`
     bound the grammar's size for every page and goal.
     """
-    patterns = [] if only_stop else [*_element_patterns(page), *_page_patterns(page)]
-    answer = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
     if thoughts == "free":
-        further = [] if only_stop else further_patterns(page)
-        actions = "|".join([*(pattern.action for pattern in patterns), *further, answer])
+        actions = _STOP if only_stop else _actions(page, page.nodes)
         thought = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}"
         return f"start: REPLY\nREPLY: {_regex(thought + _fenced(actions))}"
+    patterns = [] if only_stop else [*_element_patterns(page.nodes), *_page_patterns(page)]
     unquoted = [pattern.thought + _fenced(pattern.action) for pattern in patterns]
-    unquoted.append("done" + _fenced(answer))
-    replies = [_regex("|".join(unquoted)), f"FROM {_regex(_fenced(answer))}"]
+    unquoted.append("done" + _fenced(_STOP))
+    replies = [_regex("|".join(unquoted)), f"FROM {_regex(_fenced(_STOP))}"]
     replies += [
         f'{_regex(pattern.thought)} "\\n" FROM {_regex(_fenced(pattern.action))}'
         for pattern in patterns
@@ -119,6 +117,23 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
     )
 
 
+def named_grammar(page: Page, line: str) -> str | None:
+    """Return the grammar of the replies with free thoughts that begin with `line`, which names an
+    element: its role and its name, as `reply.write_free_reply` writes them.
+
+    Their actions on elements begin with one of those that have this role and name.
+
+    Returns:
+        A Lark grammar of whole replies, or None if the line names no element of the page.
+    """
+    wanted = line.strip()
+    named = [node for node in page.nodes if node.id is not None and described(node) == wanted]
+    if not named:
+        return None
+    actions = _actions(page, named)
+    return f"start: REPLY\nREPLY: {json.dumps(line)} {_regex(_fenced(actions))}"
+
+
 @dataclass(frozen=True, slots=True)
 class _ActionPattern:
     """One thought and the actions that may follow it, as regular expressions."""
@@ -129,12 +144,25 @@ class _ActionPattern:
     """True if a `from` line may separate thought and action."""
 
 
-def _element_patterns(page: Page) -> list[_ActionPattern]:
+_STOP = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
+
+
+def _actions(page: Page, nodes: Sequence[Node]) -> str:
+    """Return a pattern of the actions of replies with free thoughts.
+
+    Args:
+        nodes: those of the page that an action on an element may begin with.
+    """
+    own = [pattern.action for pattern in _element_patterns(nodes) + _page_patterns(page)]
+    return "|".join([*own, *further_patterns(page, nodes), _STOP])
+
+
+def _element_patterns(nodes: Sequence[Node]) -> list[_ActionPattern]:
     """Return one pattern per element, and up to three for all beyond `MAX_ELEMENT_CHARS`."""
     patterns: list[_ActionPattern] = []
     left = MAX_ELEMENT_CHARS
     numbered: dict[str, list[str]] = {"hover": [], "click|hover": [], "click|hover|clear": []}
-    for node in page.nodes:
+    for node in nodes:
         if node.id is None:
             continue
         pattern = _ActionPattern(
@@ -283,13 +311,18 @@ class Grammar:
             GrammarError: llguidance rejected the grammar.
         """
 
-        def continue_from(prefix: str) -> str | None:
+        def after_quotation(prefix: str) -> str | None:
             return continuation_grammar(page, goal, prefix)
+
+        def after_thought(prefix: str) -> str | None:
+            return None if only_stop else named_grammar(page, prefix.removesuffix("\n"))
 
         return Matcher(
             self._tokenizer,
             reply_grammar(page, goal, thoughts=thoughts, only_stop=only_stop),
-            continue_from if thoughts == "named" else None,
+            _Continuation(_QUOTATION, after_quotation, copies=True)
+            if thoughts == "named"
+            else _Continuation(_FIRST_LINE, after_thought, copies=False),
             self._closing,
             max_tokens=max_tokens,
         )
@@ -306,6 +339,21 @@ class Grammar:
         return Matcher(self._tokenizer, grammar, None, self._closing, max_tokens=None)
 
 
+_QUOTATION = re.compile(r"^from .*\n", re.MULTILINE)
+_FIRST_LINE = re.compile(r"\A.*\n")
+
+
+class _Continuation(NamedTuple):
+    """A grammar for the rest of a reply, which depends on a line of it."""
+
+    line: re.Pattern[str]
+    grammar: Callable[[str], str | None]
+    """Called once, with the text up to the end of the line; returns a grammar of whole replies, or
+    None to stay with the one before."""
+    copies: bool
+    """True if the action repeats the line, for which tokens must be left."""
+
+
 class _Closing(NamedTuple):
     """Masks of ids: bool, (vocabulary,)."""
 
@@ -319,8 +367,7 @@ class Matcher:
     """Follows one reply through its grammar, token by token.
 
     Args:
-        continuation: called once with the text up to the end of a `from` line; returns the grammar
-            for the rest, or None to stay with `grammar`. None if the grammar never changes.
+        continuation: what may replace `grammar` on the way; None for nothing.
         closing: the ids that close a line or a text.
         max_tokens: maximum number of tokens in the reply; None for no limit.
 
@@ -332,7 +379,7 @@ class Matcher:
         self,
         tokenizer: LLTokenizer,
         grammar: str,
-        continuation: Callable[[str], str | None] | None,
+        continuation: _Continuation | None,
         closing: _Closing,
         *,
         max_tokens: int | None,
@@ -385,17 +432,18 @@ class Matcher:
         self._ids += ids
         if self._continuation is not None and "\n" in self._tokenizer.decode_str(ids):
             text = self._tokenizer.decode_str(self._ids)
-            if line := re.search(r"^from .*\n", text, re.MULTILINE):
-                self._switch_grammar(self._continuation(text[: line.end()]), len(line[0]))
+            if line := self._continuation.line.search(text):
+                wanted = CLOSING_TOKENS + len(line[0]) / 2 if self._continuation.copies else 0
+                if self._tokens_left >= wanted:
+                    self._switch_grammar(self._continuation.grammar(text[: line.end()]))
                 self._continuation = None
 
     @property
     def _tokens_left(self) -> float:
         return math.inf if self._max_tokens is None else self._max_tokens - len(self._ids)
 
-    def _switch_grammar(self, grammar: str | None, longest: int) -> None:
-        """Continue with `grammar` if the tokens left suffice for a text of `longest` characters."""
-        if grammar is not None and self._tokens_left >= CLOSING_TOKENS + longest / 2:
+    def _switch_grammar(self, grammar: str | None) -> None:
+        if grammar is not None:
             self._matcher = _new_matcher(self._tokenizer, grammar)
             assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
             self._check()

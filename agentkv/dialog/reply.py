@@ -52,7 +52,7 @@ def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
     """
     node = None if action.element_id is None else page.element(action.element_id)
     if node is not None:
-        line = node.role if label(node) == node.role else f"{node.role} {label(node)}"
+        line = described(node)
     else:
         line = quote or ("done" if action.kind == "stop" else action.kind)
     return f"{line[:MAX_THOUGHT]}\n```{render(action)}```"
@@ -85,6 +85,11 @@ def notes_in(reply: str, thoughts: Thoughts) -> str:
         return reply.partition("```")[0]
     lines = reply.splitlines(keepends=True)
     return "".join(takewhile(lambda line: line.startswith("read "), lines))
+
+
+def described(node: Node) -> str:
+    """Return the role and the name of `node`, as free replies name it."""
+    return node.role if label(node) == node.role else f"{node.role} {label(node)}"
 
 
 def label(node: Node) -> str:

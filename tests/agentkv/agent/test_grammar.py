@@ -100,6 +100,58 @@ def test_a_free_thought_is_any_one_line_without_backticks(
     assert not free("The blue one.\n```click [12]```")
 
 
+def test_a_free_thought_that_names_an_element_allows_no_other(
+    grammar: Grammar, plain_tokenizer: Tokenizer
+) -> None:
+    box = Box(0, 0, 1, 1)
+    nodes = (
+        Node("element", "link", 'Hôtel 🚢 "Nord"', box, id=1),
+        Node("element", "link", 'Hôtel 🚢 "Nord"', box, id=2),
+        Node("element", "button", 'Hôtel 🚢 "Nord"', box, id=3),
+        Node("element", "textbox", "", box, id=4, uses=("lines",)),
+        Node("element", "img", "Map", box, id=5, uses=("drag",)),
+        Node("text", "text", "button Elsewhere", box),
+    )
+    page = Page("http://a.localhost/", "", nodes)
+
+    def free(reply: str) -> bool:
+        matcher = grammar.start(page, GOAL, thoughts="free")
+        return accepts(matcher, plain_tokenizer.encode(reply).ids)
+
+    name = 'Hôtel 🚢 "Nord"'
+    for number, allowed in ((1, True), (2, True), (3, False), (4, False)):
+        assert free(f"link {name}\n```click [{number}]```") == allowed
+    assert free(f"button {name}\n```hover [3]```")
+    assert not free(f"button {name}\n```hover [1]```")
+    assert free("textbox\n```type [4] [two\nlines] [0]```")
+    assert not free("textbox\n```click [1]```")
+    assert free("img Map\n```drag [5] [1]```")  # only what it begins with is named
+    assert not free("link Map\n```drag [4] [1]```")
+    for line in (f"link {name}", f"button {name}"):
+        assert free(f"{line}\n```go_back```")
+        assert free(f"{line}\n```stop [done]```")
+    # a line that is no role and name, or those of no element, says nothing about numbers
+    for line in (name, f"the link {name}", "button Elsewhere", "link Harbour", ""):
+        assert free(f"{line}\n```click [3]```")
+
+
+def test_the_number_of_the_only_element_that_is_named_is_forced(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    matcher = grammar.start(page, GOAL, thoughts="free")
+    matcher.consume(plain_tokenizer.encode("link Blue Kayak\n```click [").ids)
+    assert plain_tokenizer.decode(matcher.forced()).startswith("3]")
+
+
+def test_a_thought_that_names_an_element_closes_before_the_limit(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    ids = plain_tokenizer.encode("link Blue Kayak\n```").ids
+    matcher = grammar.start(page, GOAL, thoughts="free", max_tokens=len(ids) + 2)
+    matcher.consume(ids)
+    assert not accepts(matcher, plain_tokenizer.encode("click [4]```").ids)
+
+
 def test_a_complete_reply_may_only_end(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
