@@ -30,8 +30,9 @@ from agentkv_kernels.layout import KEYS, NORMS, TRACKED, Layout
 
 HOST = torch.device("cpu")
 
-GROWTH = 0.125
-"""Unused share of a cold tier that grows: laying it out anew copies all of it (our choice)."""
+GROWTH = 0.03125
+"""Unused share of a cold tier that grows (our choice). Laying it out anew copies all of it, which
+at this share costs a token the copies of 32 entries of each segment."""
 
 FREED = 0.125
 """Share of its bound that a tier frees when it would exceed it: dropping entries copies all others

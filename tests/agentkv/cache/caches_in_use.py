@@ -25,9 +25,9 @@ def assert_same(found, expected):
     assert_same_stream(found, expected)
 
 
-def used_nbytes(cache):
+def used_nbytes(storages):
     """Return the bytes of entries and scales, unused capacity excluded."""
-    tables = [table for each in cache.cache_layers for table in each.storage.tables.values()]
+    tables = [table for each in storages for table in each.tables.values()]
     return sum(
         sum(table.counts) * sum(field.heads * field.num_bytes for field in table.fields)
         for table in tables
