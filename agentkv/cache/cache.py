@@ -542,6 +542,8 @@ class Cache(HookedCache):
                 self.token_ids.append(replaced_ids(stream, span, ids, num_more).to(device))
             if num_more:
                 self.evictor.use_spans([moved_spans(old_spans, span.stop, num_more)])
+        if len(ids) < len(span):
+            self._use_pins([(0, span.start + len(ids), span.stop)], Pins.without_range)
 
     def why_not_replaced(self, num_more: int = 0) -> str | None:
         """Return why tokens cannot be replaced, as the end of a sentence; None if they can.
@@ -1435,6 +1437,8 @@ class Cache(HookedCache):
         twin._set_up(self.geometry, model, modules, policy, *own)
         twin.origin = self.origin
         fill(twin, state_of(self), entries, recurrent_of(self), self.token_ids.all())
+        for layer, own_layer in zip(twin.cache_layers, self.cache_layers, strict=True):
+            layer.evicted_at = own_layer.evicted_at
         twin._has_gate, twin._new_confidences = self._has_gate, self._new_confidences
         for name, value in vars(self).items():
             if name not in vars(twin):  # attributes that the cache's owner has set

@@ -92,7 +92,8 @@ class SequenceSpans:
     def with_label(self, span: Span, *, num_seen: int, pinned: bool) -> "SequenceSpans":
         """Return these spans and one more, at which an open last one ends.
 
-        The span replaces others that it overlaps if none of their tokens was fed.
+        The span replaces labels of tokens that were not fed. It continues a span of its own label
+        if it does so.
 
         Args:
             num_seen: tokens of the sequence.
@@ -100,7 +101,7 @@ class SequenceSpans:
         Raises:
             Misuse: a ValueError; the span overlaps another one.
         """
-        known, pins = list(self.labelled), self.pins
+        known, pins, named = list(self.labelled), self.pins, span
         if known and known[-1].stop is None and known[-1].start <= span.start:
             last = known.pop()
             if last.start < span.start:
@@ -108,11 +109,16 @@ class SequenceSpans:
             if pins.is_open:
                 pins = pins.without_range(span.start, None)
         for other in [each for each in known if _overlap(each, span)]:
-            if other.start < num_seen:
+            first = max(other.start, span.start)
+            if first < num_seen:
                 raise Misuse(f"{_text(span)} overlaps {_text(other)}; a token has one label")
             known.remove(other)
-            pins = pins.without_range(other.start, other.stop)
-        known = sorted((*known, span), key=lambda each: each.start)
+            pins = pins.without_range(first, other.stop)
+            if other.start < first and other.label == span.label:
+                named = replace(span, start=other.start)
+            elif other.start < first:
+                known.append(replace(other, stop=first))
+        known = sorted((*known, named), key=lambda each: each.start)
         if pinned:
             pins = pins.with_range(span.start, span.stop)
         return SequenceSpans(tuple(known), pins)

@@ -331,6 +331,9 @@ def apply_plan(session: ServedSession, plan: EditPlan, model: Any) -> None:
         span = range(edit.span.start + moved, edit.span.stop + moved)
         cache.replace(model, span, edit.ids)
         moved += edit.num_more
+    read_from = [edit.span.start for edit in plan.edits if edit.ids]
+    if read_from and (session.num_exact is None or read_from[0] < session.num_exact):
+        session.num_exact = read_from[0]
     session.ids, session.places = _edited_ids(session.ids, plan.edits), list(plan.places)
     session.notes = _moved_notes(session.notes, plan.edits)
     session.snapshots = [each for each in session.snapshots if each.length <= plan.num_same]

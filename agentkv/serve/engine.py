@@ -359,14 +359,12 @@ class Engine:
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
+        new = new.sharing(match.held)
         if new.point is not None and new.point.num_empty:
             new = prompts.within_positions(job, new)
         point, plan = new.point, new.plan
         is_refused = match.point is not None and point is None  # by the template
-        if is_refused:
-            match = replace(match, point=None, source=None)
-        if plan is not None:
-            match = match.with_plan(plan)
+        match = match.with_plan(plan) if plan is not None else match.at(point)
         num_prompt = new.num_ids + (0 if point is None else point.seen)
         max_tokens = prompts.reply_tokens(job.max_tokens, num_prompt)
         max_tokens = prompts.within_memory(match.settings, num_prompt, max_tokens)
@@ -429,8 +427,12 @@ class Engine:
         cache, (ids, after) = running.session.cache, running.stages[0]
         assert cache is not None
         start, num_new = cache.seen + num_unread, len(ids) - num_unread
-        # labels of what was forgotten stay until others take their place
-        number = sum(each.start < start for each in cache.spans())
+        # labels of what was forgotten stay until others take their place, and what is shared is
+        # the beginning of a span that goes on
+        number = sum(
+            each.start < start and (each.stop is None or each.stop <= start)
+            for each in cache.spans()
+        )
         if after is not None:
             kept = self._prompts.plan(running.session.settings, 4 * num_new).num_entries
             try:

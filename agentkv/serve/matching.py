@@ -43,6 +43,27 @@ class SessionQuery:
     """Name by which the session is saved after the answer."""
 
 
+LEAST_SHARED = 32
+"""Ids for which a fork leaves a snapshot, or a conversation begins with those of another one (our
+choice). A fork of a snapshot copies nothing, and one that forgets more than half of what it shares
+copies the rest."""
+
+
+MOST_COMPARED = 4096
+"""Characters of a message by which sessions are compared that begin alike (our choice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Ids of a session that may be kept, too, as far as a request has the same."""
+
+    ids: list[int]
+    after: ResumePoint | None
+    """The point that they follow; None for the beginning."""
+    least: int
+    """Fewer of them are not kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionMatch:
     """The session that a request continues, and from where."""
@@ -58,10 +79,17 @@ class SessionMatch:
     """A session that may be edited to what the request asks for; more of it is kept then."""
     basis: EditBasis | None = None
     """What edits of `edited` start from."""
+    held: Held = Held([], None, 1)
+    """What follows the point in its session."""
 
     def with_plan(self, plan: EditPlan) -> "SessionMatch":
         """Return the match of a request whose session is edited."""
         return replace(self, session=self.edited, point=plan.point, source=None)
+
+    def at(self, point: ResumePoint | None) -> "SessionMatch":
+        """Return the match with the point that its request goes on from, which may keep some of
+        `held`; None reads everything."""
+        return replace(self, point=point, source=None if point is None else self.source)
 
 
 class SessionFinder:
@@ -116,33 +144,35 @@ class SessionFinder:
             settings = exact.settings
             if (point := exact.nearest(history, mode=mode)) is not None:
                 match = SessionMatch(settings, exact, point)
-                return self._with_edits(match, query, history, [exact])
+                return self._completed(match, query, history, [exact])
         others = [each for each in self._of(query.owner) if each.settings == settings]
         idle = [] if exact is None else [exact]
         if query.name is None and query.slot is None and not query.fork:
             idle = [each for each in others if each.name == query.key and not each.is_busy]
-            same = _furthest(idle, lambda session: session.nearest(history, mode=mode))
+            same = _furthest(idle, history, lambda session: session.nearest(history, mode=mode))
             if same is not None and _continues(*same):
-                return self._with_edits(SessionMatch(settings, *same), query, history, idle)
+                return self._completed(SessionMatch(settings, *same), query, history, idle)
         begun = _furthest(
-            others, lambda session: session.nearest(history, mode=mode, for_another=True)
+            others, history, lambda session: session.nearest(history, mode=mode, for_another=True)
         )
         if begun is None:
-            return self._with_edits(SessionMatch(settings, exact), query, history, idle)
+            return self._completed(SessionMatch(settings, exact), query, history, idle)
         source, point = begun
         match = SessionMatch(settings, exact, point, source)
-        return self._with_edits(match, query, history, idle)
+        return self._completed(match, query, history, idle)
 
-    def _with_edits(
+    def _completed(
         self,
         match: SessionMatch,
         query: SessionQuery,
         history: History,
         sessions: Sequence[ServedSession],
     ) -> SessionMatch:
-        """Return a match with the session that keeps most if it is edited, if that is more than
-        the match keeps, and the session is of the same conversation."""
+        """Return a match with the ids that it may keep, and with the session that keeps most if it
+        is edited, if that is more than the match keeps, and the session is of the same
+        conversation."""
         mode = query.edits or self._edits
+        match = self._with_held(match, query, history, mode)
         if mode == "exact" or isinstance(history, str):
             return match
         most, best, known = 0 if match.point is None else match.point.length, None, set(history)
@@ -155,6 +185,21 @@ class SessionFinder:
         if best is None or (basis := EditBasis.of(best, self._cache_like(best), mode)) is None:
             return match
         return replace(match, edited=best, basis=basis)
+
+    def _with_held(
+        self, match: SessionMatch, query: SessionQuery, history: History, mode: EditMode
+    ) -> SessionMatch:
+        """Return a match with what follows its point. One without a point may share the beginning
+        of its own session, or else of the session that is most like the request."""
+        point, own = match.point, match.session
+        if point is None and (own is None or not own.history):
+            match = replace(match, source=self._begins_alike(query, match.settings, history))
+        owner = match.source or own
+        if owner is None:
+            return match
+        is_far = point is None or (match.source is not None and point.snapshot is not None)
+        ids = owner.ids_after(point, mode)
+        return replace(match, held=Held(ids, point, LEAST_SHARED if is_far else 1))
 
     def _exact(self, query: SessionQuery) -> ServedSession | None:
         """Return the session that is asked for by slot or name; None if there is none yet."""
@@ -193,17 +238,36 @@ class SessionFinder:
     ) -> ServedSession | None:
         """Return the session that shares most of a history; of several, the one with the request's
         name, or the latest."""
-        others = [
-            each
-            for each in self._of(query.owner)
-            if each.settings == settings and each.history and type(each.history) is type(history)
-        ]
-        name = query.name or query.key
+        others, name = self._others(query, settings, history), query.name or query.key
 
         def rank(one: ServedSession) -> tuple[int, bool, float]:
             return common_start(one.history, history), one.name == name, one.used_at
 
         return max(others, key=rank, default=None)
+
+    def _begins_alike(
+        self, query: SessionQuery, settings: CacheSettings, history: History
+    ) -> ServedSession | None:
+        """Return the session in memory, and idle, that begins with most of a history's text."""
+        others = self._others(query, settings, history)
+        idle = [each for each in others if each.cache is not None and not each.is_busy]
+        shared = [common_start(each.history, history) for each in idle]
+        most = max(shared, default=0)
+        best = [each for each, count in zip(idle, shared, strict=True) if count == most]
+        text = _text(history, most)
+        return max(
+            best, key=lambda each: common_start(_text(each.history, most), text), default=None
+        )
+
+    def _others(
+        self, query: SessionQuery, settings: CacheSettings, history: History
+    ) -> list[ServedSession]:
+        """Return an owner's sessions that could hold a history."""
+        return [
+            each
+            for each in self._of(query.owner)
+            if each.settings == settings and each.history and type(each.history) is type(history)
+        ]
 
     def _cache_like(self, session: ServedSession) -> Cache:
         """Return a session's cache, or an empty one of its kind if it is on disk."""
@@ -214,6 +278,13 @@ class SessionFinder:
         return self._empty[session.settings]
 
 
+def _text(history: History, number: int) -> str:
+    """Return the beginning of the text of an item; empty if there is none, or it is not known."""
+    if isinstance(history, str) or number >= len(history):
+        return ""
+    return (history[number].text or "")[:MOST_COMPARED]
+
+
 def _continues(session: ServedSession, point: ResumePoint) -> bool:
     """Return whether a request that resumes at a point belongs to the session's conversation."""
     shares_reply = point.num_read > 0 or isinstance(session.history, str)
@@ -221,8 +292,16 @@ def _continues(session: ServedSession, point: ResumePoint) -> bool:
 
 
 def _furthest(
-    sessions: list[ServedSession], nearest: Callable[[ServedSession], ResumePoint | None]
+    sessions: list[ServedSession],
+    history: History,
+    nearest: Callable[[ServedSession], ResumePoint | None],
 ) -> tuple[ServedSession, ResumePoint] | None:
-    """Return the session with the point that is furthest along, and the point."""
+    """Return the session with the point that is furthest along, and the point; of several, the
+    session that shares most of a history."""
     found = [(session, point) for session in sessions if (point := nearest(session)) is not None]
-    return max(found, key=lambda pair: pair[1].length, default=None)
+
+    def rank(pair: tuple[ServedSession, ResumePoint]) -> tuple[int, int]:
+        session, point = pair
+        return point.length, common_start(session.history, history)
+
+    return max(found, key=rank, default=None)

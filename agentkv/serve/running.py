@@ -41,7 +41,7 @@ class RunningJob:
         max_tokens: int,
         reuse: Reuse,
     ) -> None:
-        self.job, self.session, self.stages = job, session, new.stages
+        self.job, self.session, self.stages = job, session, new.unshared
         """`stages` are what is still to be read."""
         self._stops = new.stops
         self._history, self._template = history, template
@@ -64,10 +64,11 @@ class RunningJob:
         self._num_empty = 0 if point is None else point.num_empty
         self.num_cached = 0
         if point is not None:
-            self.num_cached = point.seen - point.num_empty - reuse.num_inserted
-        self.num_unread = 0 if point is None else len(point.unread)
+            self.num_cached = point.kept - point.num_empty - reuse.num_inserted
+        self.num_unread = 0 if point is None else max(0, len(point.unread) - point.num_shared)
         """Ids at the beginning of the first stage that belong to the reply before it."""
-        self.num_prompt = self.num_cached + reuse.num_inserted + new.num_ids
+        num_new = sum(len(ids) for ids, _ in self.stages)
+        self.num_prompt = self.num_cached + reuse.num_inserted + num_new
         self._reuse = reuse
         self.generation: Generation | None = None
         self.noted_from: int | None = None

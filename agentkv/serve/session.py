@@ -101,6 +101,14 @@ class ResumePoint:
     snapshot: Cache | None = field(default=None, repr=False)
     """A fork of the cache at this point, which is never fed; None where the cache itself is
     there."""
+    num_shared: int = 0
+    """Ids after it that the cache keeps where a request goes on from it, whose own ids begin with
+    them. 0 in the points of a session."""
+
+    @property
+    def kept(self) -> int:
+        """Ids that the cache keeps where a request goes on from the point."""
+        return self.seen + self.num_shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,9 @@ class ServedSession:
     """Where each message but the last reply is; fewer if they are not known."""
     ids: list[int] = field(default_factory=list, repr=False)
     """Ids of the stream that the cache has read, with `EMPTY` where a token is gone."""
+    num_exact: int | None = None
+    """Leading ids that were read one after the other; None: all. Later ones were read when another
+    text stood before them."""
     notes: list[TokenNote] = field(default_factory=list, repr=False)
     """Notes of the newest tokens of replies, in order; a restart of the server loses them."""
     is_busy: bool = False
@@ -222,20 +233,36 @@ class ServedSession:
         fitting = [point for point in points if 0 < point.length <= shared]
         return max(fitting, key=lambda point: point.length, default=None)
 
+    def ids_after(self, point: ResumePoint | None, mode: EditMode) -> list[int]:
+        """Return the ids after a point of which the cache can keep any number and forget the rest;
+        none if it is busy or on disk, or cannot go back to the point itself.
+
+        Args:
+            point: None for the beginning.
+            mode: as in `nearest`; with another one than `keep`, the ids are exact.
+        """
+        cache, seen = self.cache, 0 if point is None else point.seen
+        if cache is None or self.is_busy or point is self.end:
+            return []
+        forgets = cache.can_forget if mode == "keep" else cache.forgets_exactly
+        stop = None if mode == "keep" else self.num_exact
+        return self.ids[seen:stop] if forgets(cache.seen - seen) else []
+
     def return_to(self, point: ResumePoint) -> None:
         """Restore the cache's state at `point`, and forget all that came after it."""
         if point is self.end:
             return
         assert self.cache is not None
         if point.snapshot is None:
-            self.cache.crop(point.seen - self.cache.seen)
+            self.cache.crop(point.kept - self.cache.seen)
         else:
             self.cache = point.snapshot.fork()
         self.snapshots = [each for each in self.snapshots if each.length <= point.length]
         self.marks = [each for each in self.marks if each.length <= point.length]
-        self.history, self.end = self.history[: point.length], replace(point, snapshot=None)
-        del self.places[max(0, point.num_read - 1) :], self.ids[point.seen :]
-        self.notes = before(self.notes, point.seen + len(point.unread))
+        self.history, self.end = self.history[: point.length], _of_session(point)
+        del self.places[max(0, point.num_read - 1) :], self.ids[point.kept :]
+        self.num_exact = _within(self.num_exact, point.kept)
+        self.notes = before(self.notes, max(point.seen + len(point.unread), point.kept))
 
     def origin_of(self, point: ResumePoint) -> Cache:
         """Return the cache that a fork at a point of this session is made of; the session is in
@@ -264,15 +291,17 @@ class ServedSession:
             cache: holds that, or more; it is this session's from now on.
         """
         self.cache, self.history = cache, source.history[: point.length]
-        self.end = replace(point, snapshot=None)
+        self.end = _of_session(point)
         self.marks = [each for each in source.marks if each.length < point.length]
-        if point.snapshot is not None and point.snapshot is not cache:
-            self.snapshots = [point]
-        if cache.seen > point.seen:
-            cache.crop(point.seen - cache.seen)
+        # the point may have one without beginning there
+        held = [each for each in source.snapshots if each.length == point.length]
+        self.snapshots = [each for each in held if each.snapshot is not cache]
+        if cache.seen > point.kept:
+            cache.crop(point.kept - cache.seen)
         self.places = source.places[: max(0, point.num_read - 1)]
-        self.ids = source.ids[: point.seen]
-        self.notes = before(source.notes, point.seen + len(point.unread))
+        self.ids = source.ids[: point.kept]
+        self.num_exact = _within(source.num_exact, point.kept)
+        self.notes = before(source.notes, max(point.seen + len(point.unread), point.kept))
 
     def settle(
         self,
@@ -343,7 +372,17 @@ class ServedSession:
         """Empty the session."""
         self.cache, self.history, self.end = None, (), ResumePoint(0)
         self.snapshots, self.marks, self.places, self.ids = [], [], [], []
-        self.notes, self.origin = [], None
+        self.notes, self.origin, self.num_exact = [], None, None
+
+
+def _within(num_exact: int | None, num_kept: int) -> int | None:
+    """Return how many ids are exact of so many that are kept; None: all."""
+    return None if num_exact is None or num_kept <= num_exact else num_exact
+
+
+def _of_session(point: ResumePoint) -> ResumePoint:
+    """Return a point that a request goes on from as the end of a session."""
+    return replace(point, snapshot=None, num_shared=0)
 
 
 def cache_nbytes(cache: Cache) -> int:

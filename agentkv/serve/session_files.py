@@ -54,6 +54,7 @@ class SavedSession(SavedState):
     num_empty: Count = 0
     places: list[tuple[int, int]] = []
     ids: list[int] = []
+    num_exact: Count | None = None
 
     @model_validator(mode="after")
     def _require_consistency(self) -> "SavedSession":
@@ -87,6 +88,7 @@ class SavedSession(SavedState):
             num_empty=end.num_empty,
             places=[(each.start, each.stop) for each in session.places],
             ids=session.ids,
+            num_exact=session.num_exact,
         )
 
     @property
@@ -111,6 +113,7 @@ class SavedSession(SavedState):
             num_empty=self.num_empty,
         )
         session.places, session.ids = [Place(*each) for each in self.places], list(self.ids)
+        session.num_exact = self.num_exact
 
 
 class RestoredFile(NamedTuple):

@@ -221,7 +221,7 @@ class SessionStore:
             how = "continued" if point is end else "returned"
         num_kept = 0
         if point is not None and source is None:
-            num_kept = point.seen - point.num_empty
+            num_kept = point.kept - point.num_empty
         return session, point, Reuse(how, end.seen - end.num_empty - num_kept, difference)
 
     def _begin_as_fork(
@@ -331,7 +331,7 @@ class SessionStore:
             return
         try:
             self._files.put(session)
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # one session must not cost the others
             _log.warning(
                 "session %s could not be put on disk and is erased: %s", session.name, error
             )
@@ -528,7 +528,7 @@ class SessionStore:
 def _copies(origin: Cache, point: ResumePoint) -> bool:
     """Return whether a fork of a cache at a point may come to copy what it shares: it evicts,
     quantizes, or forgets what came after the point."""
-    return not origin.keeps_all or origin.seen != point.seen
+    return not origin.keeps_all or origin.seen != point.kept
 
 
 def _require_idle(session: ServedSession) -> None:

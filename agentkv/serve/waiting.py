@@ -15,10 +15,11 @@ from agentkv.dialog.grammar import Grammar, Matcher
 from agentkv.dialog.messages import Chat, MessageTemplate
 from agentkv.dialog.rendering import TemplateError
 from agentkv.models.model import Cancelled, ContextLimit
+from agentkv.models.stream import common_start
 from agentkv.plan import CachePlan, plan_cache
 from agentkv.serve.edits import EditBasis, EditPlan, plan_edits
 from agentkv.serve.job import EngineJob, MemoryLimit
-from agentkv.serve.matching import SessionQuery
+from agentkv.serve.matching import Held, SessionQuery
 from agentkv.serve.session import CacheSettings, History, ResumePoint, chat_history
 from agentkv.serve.sessions import SessionStore
 
@@ -33,7 +34,7 @@ class NewIds:
 
     stages: list[Stage]
     point: ResumePoint | None
-    """What they go on from; None if they are the whole prompt."""
+    """What they go on from; None if they are the whole prompt. They begin with what it shares."""
     stops: tuple[int, ...] | None = None
     """Where messages end in the stream: those that are read, and the reply before them if there is
     one. None if that is not known."""
@@ -44,6 +45,26 @@ class NewIds:
     def num_ids(self) -> int:
         """Ids of all stages."""
         return sum(len(ids) for ids, _ in self.stages)
+
+    @property
+    def unshared(self) -> list[Stage]:
+        """The stages without the ids that the point shares."""
+        num_shared = 0 if self.point is None else self.point.num_shared
+        (first, after), *later = self.stages
+        return [(first[num_shared:], after), *later]
+
+    def sharing(self, held: Held) -> "NewIds":
+        """Return the same with as many ids of the first stage shared as it begins with; one is
+        left to be read."""
+        if self.plan is not None or (self.point is None) != (held.after is None):
+            return self
+        ids = self.stages[0][0]
+        num_shared = min(common_start(ids, held.ids), len(ids) - 1)
+        if num_shared < held.least:
+            return self
+        # the cache itself goes back to there
+        point = replace(self.point or ResumePoint(0), snapshot=None, num_shared=num_shared)
+        return replace(self, point=point)
 
 
 _MOST_CHARACTERS = 32
@@ -261,8 +282,9 @@ class WaitingJob:
         self._begun = self._in_pool(lambda: prompts.begin(job))
         self._found: Future[NewIds] | None = None
         self._restored: Future[SessionQuery] | None = None
-        self._asked: tuple[ResumePoint | None, EditBasis | None] = None, None
-        """The point that `_found` goes on from, and the session that may be edited."""
+        self._asked: object = None
+        """What decides `_found`: the point that it goes on from, and the session that may be
+        edited."""
 
     @property
     def is_ahead(self) -> bool:
@@ -283,13 +305,15 @@ class WaitingJob:
             self._restored.add_done_callback(lambda _: self._wake())
         return self._restored.result() if self._restored.done() else None
 
-    def new_ids(self, point: ResumePoint | None, basis: EditBasis | None = None) -> NewIds | None:
+    def new_ids(self, point: ResumePoint | None, basis: EditBasis | None) -> NewIds | None:
         """Return what `Prompts.new_ids` returns, or raises; None as long as it is not known."""
-        if self._found is None or (self._found.done() and _key(point, basis) != _key(*self._asked)):
+        asked = _key(point, basis)
+        if self._found is not None and not self._found.done():
+            return None
+        if self._found is None or asked != self._asked:
             # the session may have changed since the last call
-            self._asked = point, basis
+            self._asked = asked
             self._found = self._in_pool(lambda: self._prompts.new_ids(self.job, point, basis))
-        if not self._found.done():
             return None
         found = self._found.result()
         # another snapshot may be at the same point now

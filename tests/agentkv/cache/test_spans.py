@@ -293,6 +293,24 @@ def test_a_label_of_tokens_that_were_not_fed_may_be_replaced_with_its_pins(model
     assert cache.pins() == (range(5),)
 
 
+def test_a_label_goes_on_where_the_tokens_after_a_crop_begin(model_of, tokens):
+    model = model_of("llama")
+    cache = agentkv.Cache.for_model(model, policy="full")
+    cache.label("goal", 4, pinned=True)
+    cache.label("page", 20, pinned=True)
+    cache.label("reply")
+    cache.feed(model, tokens(1, 30))
+    cache.crop(-20)
+    cache.label("page", 9, start=10)
+    cache.label("reply", start=19)
+    assert cache.spans() == (Span("goal", 0, 4), Span("page", 4, 19), Span("reply", 19))
+    cache.label("note", 5, start=12)
+    assert cache.spans()[1:3] == (Span("page", 4, 12), Span("note", 12, 17))
+    assert cache.pins() == (range(10),)
+    with pytest.raises(Misuse, match="'note' .* overlaps 'page'"):
+        cache.label("note", 5, start=9)
+
+
 # ---- refusals
 
 

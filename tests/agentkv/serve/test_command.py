@@ -43,8 +43,8 @@ def test_the_server_says_what_it_serves_and_how_it_ended_and_keeps_its_sessions(
     assert f"serving model {name} ({folder}) at http://127.0.0.1:{port}/v1, with window" in first
     assert second.strip() == f"Press Ctrl-C to stop; sessions stay in {store}."
     assert " slot 0: read from the beginning\n" in errors
-    assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert process.returncode == 130
+    assert errors.splitlines()[-1] == f"agentkv: stopped; sessions stay in {store}"
     assert len(list(store.glob("sessions/*/cache-*"))) == 1
 
 

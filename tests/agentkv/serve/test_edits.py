@@ -4,12 +4,14 @@ is new in its place is read there, and everything after it stays."""
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ from agentkv.models.local import LocalModel
 from agentkv.serve.edits import EditBasis, _edited_ids, common_blocks, num_kept, plan_edits
 from agentkv.serve.session import EMPTY, Place, ResumePoint, Said, ServedSession, chat_history
 from agentkv.serve.settings import EditMode
-from agentkv.serve.waiting import _key
+from agentkv.serve.waiting import Prompts, _key
 from tests.agentkv.agent.conftest import random_llama
 from tests.agentkv.agent.test_chat_templates import FAMILIES, NAMES, tokenizer_of
 from tests.agentkv.serve.conftest import CHATML, REWRITING, TOOL_TEMPLATE, Served, serving
@@ -146,6 +148,130 @@ def test_exact_goes_back_and_reads_again(served: Served) -> None:
     before = talk(served, 4, **EXACT)
     told = reuse(ask(served, [*before[:2], *before[4:], user("and now?")], **EXACT))
     assert told["how"] != "edited" and told["read"] > 60
+
+
+def test_exact_reads_from_where_a_message_begins_to_differ(served: Served) -> None:
+    before = talk(served, 4, **EXACT)
+    for place in (2, 4, 6):  # the later ones lie in what the first one had read again
+        whole = before[place]["content"]
+        half = whole[: len(whole) // 2]
+        before[place] = user(f"{half} otherwise {place}")
+        told = reuse(ask(served, [*before, user("and now?")], **EXACT))
+        later = [before[place] | {"content": f" otherwise {place}"}, *before[place + 1 :]]
+        rest = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>" for each in later)
+        rest += "<|im_start|>user\nand now?<|im_end|><|im_start|>assistant\n"
+        num_tokens = len(served.engine.template.encode_prompt(rest, begins=True))
+        assert 0 < told["read"] <= num_tokens + len(later)
+        labels = [each.label for each in session(served).cache.spans()]  # type: ignore[union-attr]
+        assert len(labels) == len(set(labels))
+
+
+def test_pinned_instructions_that_become_shorter_leave_a_whole_session(
+    local: LocalModel, tmp_path: Path
+) -> None:
+    options: Any = {"policies": ("full",), "budget": None, "keys": ("ann",), "store": tmp_path}
+    with serving(local, **options) as served:
+        before = talk(served, 3, [system(f"Be brief today and always. {WORDS}")], **KEEP)
+        before = [system(f"Be fun. {WORDS}"), *before[1:], user("now?")]
+        answer = ask(served, before, **KEEP)
+        assert reuse(answer)["how"] == "edited"
+        session(served).cache.fork().check()  # type: ignore[union-attr]
+    with serving(local, **options) as served:
+        more = [*with_reply(before, answer), user("more")]
+        assert reuse(ask(served, more, **KEEP))["how"] == "continued"
+
+
+def test_a_waiting_request_is_encoded_once_while_others_take_turns(
+    local: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, num_encoded = Prompts.new_ids, 0
+
+    def slow(self: Prompts, job: Any, *others: Any) -> Any:
+        nonlocal num_encoded
+        if "LONG" in job.prompt.messages[0]["content"]:
+            num_encoded += 1
+            time.sleep(0.5)
+        return found(self, job, *others)
+
+    monkeypatch.setattr(Prompts, "new_ids", slow)
+    with serving(local, policies=("full",), budget=None, keys=("ann",)) as served:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask, served, [user("LONG " + WORDS)])
+            messages: list[Any] = [user("hi")]
+            while not asked.done():
+                with served.client("ann") as client:
+                    answer = client.chat.completions.create(
+                        model="tiny", messages=messages, max_tokens=2
+                    )
+                messages = [*with_reply(messages, answer), user("on")][-31:]
+        asked.result()
+    assert num_encoded <= 2
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_exact_keeps_nothing_that_was_read_after_another_text(
+    local: LocalModel, tmp_path: Path, is_stored: bool
+) -> None:
+    options: Any = {"policies": ("full",), "budget": None, "keys": ("ann",), "store": tmp_path}
+    with serving(local, **options) as served:
+        before = talk(served, 4, [system(f"Today is Monday. {WORDS}")], **KEEP)
+        before = [system(f"Today is Tuesday. {WORDS}"), *before[1:], user("and now?")]
+        answer = ask(served, before, **KEEP)
+        assert reuse(answer)["how"] == "edited"
+        before = [*with_reply(before, answer), user("more")]
+        if not is_stored:
+            before[-5] = user("otherwise")
+            assert reuse(ask(served, before, **KEEP))["kept"] > 200
+            before[-5] = user("still otherwise")
+            assert reuse(ask(served, before, **EXACT))["kept"] == 0
+    if is_stored:
+        with serving(local, **options) as served:
+            assert reuse(ask(served, before, **KEEP))["how"] == "continued"
+            assert reuse(ask(served, before, **KEEP))["kept"] > 200
+            assert reuse(ask(served, [before[0], user("new")], **EXACT))["kept"] == 0
+
+
+def test_a_request_that_comes_again_reads_one_token(served: Served) -> None:
+    before = [*talk(served, 2, **EXACT), user("and now?")]
+    one, two = (ask(served, before, **EXACT) for _ in range(2))
+    assert reuse(two)["how"] == "returned" and reuse(two)["read"] == 1
+    assert two.choices[0].message.content == one.choices[0].message.content
+    session(served)
+
+
+@pytest.mark.parametrize("template", ["chatml", "rewriting", "llama-3-instruct", "gemma-3-1b-it"])
+def test_random_edits_are_answered_as_by_a_model_that_reads_everything(
+    template: str,
+    chat_model: Callable[[str], LocalModel],
+    family_model: Callable[[str], LocalModel],
+) -> None:
+    own = {"chatml": CHATML, "rewriting": REWRITING}.get(template)
+    local = chat_model(own) if own else family_model(template)
+    choices = random.Random(template)
+    first: list[Any] = [user(WORDS), REPLY]
+    messages, num_kept = first, 0
+    with serving(local, policies=("full",), budget=None, keys=("ann",)) as served:
+        for number in range(16):
+            changed = edited(messages[2:], choices, number)
+            messages = [*first, *changed, user(f"{text(number)} {number}")]
+            headers = {"X-AgentKV-Session": "mine"}
+            answer = ask(served, messages, extra_headers=headers, **EXACT)
+            num_kept += reuse(answer)["kept"] > 0
+            latest, usage = session(served), answer.usage
+            ids = [*latest.ids, *latest.end.unread]
+            reply = slice(usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens)
+            found, at = served.engine.template.decode(ids[: reply.start]), 0
+            for message in messages:
+                if message["role"] == "user":
+                    at = found.index(message["content"].strip(), at) + 1
+            with torch.no_grad():
+                logits = local.model(torch.tensor([ids])).logits[0]
+            own = logits[reply.start - 1 : reply.stop - 1]
+            lacks = own.amax(dim=-1) - own.gather(1, torch.tensor(ids[reply])[:, None])[:, 0]
+            # entries have 16 bits here
+            assert lacks.max() < own.std() / 20
+            messages = with_reply(messages, answer)
+    assert num_kept == 15
 
 
 def test_a_turn_is_taken_back_without_a_snapshot_if_rounding_may_stay(local: LocalModel) -> None:
