@@ -4,7 +4,7 @@
     python -m agentkv_lab.questions ruler.jsonl --length 2048 --draw docs/answers.svg
     python -m agentkv_lab.questions calls.jsonl --calls --policy lookback-int8
 
-Files of several seeds are taken together.
+Files of several seeds are taken together; a policy without all of them is left out.
 
 Only tasks that the full cache solves to 60 % count. The score of a context is the mean over its
 questions and modes; contexts are the clusters of the sign-flip test, and Holm's method corrects its
@@ -33,12 +33,10 @@ _PARTS = 2**10 * 3**3 * 5 * 7
 """Scores are multiples of one part of it, so that the exact test can add them as integers."""
 
 LABELS = {
-    "lookback-int4": (0, -12, "middle"),
-    "int4": (12, 5, "start"),
-    "repair": (-8, 17, "middle"),
+    "lookback-int4": (2, -12, "start"),
+    "int4": (-2, -12, "end"),
     "louiskv": (12, 5, "start"),
     "infllm": (12, 5, "start"),
-    "random": (12, 5, "start"),
 }
 """Where names stand in the committed picture if not above."""
 
@@ -61,12 +59,12 @@ class Pair:
 
 
 def read(paths: Sequence[Path]) -> list[RulerRow]:
-    """Return the rows of files, those of several seeds joined.
+    """Return the rows of files, those of several seeds joined; a policy that lacks a seed of others
+    has none at that length.
 
     Raises:
         BenchError: a file holds something else.
-        ValueError: rows of one task, length and seed have other contexts or another model, or a
-            policy has not the seeds of the others.
+        ValueError: rows of one task, length and seed have other contexts or another model.
     """
     files = [RowFile(path, RulerRow, lambda row: row.place, fresh=False) for path in paths]
     rows = [row for file in files for row in file.rows]
@@ -93,13 +91,16 @@ def _joined(rows: Sequence[RulerRow]) -> list[RulerRow]:
                 f"{row.seed}, whose scores differ; give the file of one of them"
             )
         seeds.setdefault((row.length, row.task, row.mode), set()).add(row.seed)
-    for (length, task, mode, label), by_seed in by_place.items():
-        if lacking := seeds[length, task, mode] - by_seed.keys():
-            raise ValueError(
-                f"{label!r} lacks {task} at {length} tokens with seed {min(lacking)}, which others "
-                "have; measure it first"
-            )
-    return [_join([each for _, each in sorted(own.items())]) for own in by_place.values()]
+    lacking = {
+        (length, label)
+        for (length, task, mode, label), by_seed in by_place.items()
+        if seeds[length, task, mode] - by_seed.keys()
+    }
+    return [
+        _join([each for _, each in sorted(by_seed.items())])
+        for (length, _, _, label), by_seed in by_place.items()
+        if (length, label) not in lacking
+    ]
 
 
 def _join(rows: Sequence[RulerRow]) -> RulerRow:
