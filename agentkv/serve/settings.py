@@ -53,9 +53,10 @@ class ServeSettings(PoliciesSettings):
     """Earlier states kept per session, to which a changed conversation returns."""
     edits: EditMode = "removals"
     """What a session does when a client has edited earlier messages. `exact` returns to an earlier
-    state and reads the rest again. `removals` drops what was removed or shortened from the cache,
-    keeps everything after it, and reads again only where text is new. `keep` reads new text in its
-    place and keeps everything after it too, under policies that keep all entries as they are."""
+    state, under `full` to any token, and reads the rest again. `removals` drops what was removed or
+    shortened from the cache, keeps everything after it, and reads again only where text is new.
+    `keep` reads new text in its place and keeps everything after it too, under policies that keep
+    all entries as they are."""
     max_tokens: int = Field(default=4096, ge=1, le=LARGEST)
     """Maximum tokens of a reply."""
     parallel: int = Field(default=16, ge=1, le=LARGEST)

@@ -119,6 +119,7 @@ def _join(rows: Sequence[RulerRow]) -> RulerRow:
         mean_bytes=mean([row.mean_bytes for row in rows]),
         cold_bytes=mean([row.cold_bytes for row in rows]),
         all_bytes=mean([row.all_bytes for row in rows]),
+        look_share=mean([row.look_share for row in rows]),
     )
 
 

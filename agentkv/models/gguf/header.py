@@ -89,6 +89,8 @@ class GgufHeader:
 _SCALARS = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?", None, None, "Q", "q", "d")))
 """Format of each type of metadata that has a fixed size, as `struct` names it."""
 _STRING, _ARRAY = 8, 9
+_MOST_CHARACTERS = 256
+"""Characters of a tensor's name beyond which a header is damaged (our choice; ggml has 64)."""
 _MOST_DIMENSIONS = 4
 _IN_LAYER = re.compile(r"^blk\.\d+\.")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -193,6 +195,8 @@ class _Reader:
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name, count = self._string(), self._scalar("I")
+        if len(name) > _MOST_CHARACTERS or not name.isprintable():
+            raise GgufError(f"{self._path}: {name[:40]!r} is no name of a tensor")
         if count > _MOST_DIMENSIONS:
             raise GgufError(f"{self._path}: {name} has {count} dimensions")
         shape = tuple(self._scalar("Q") for _ in range(count))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -280,8 +280,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @given(share=st.floats(0, 1, exclude_max=True), is_header=st.booleans())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_cut_anywhere_is_refused_in_a_line(
-    share: float, is_header: bool, small: bytes, tmp_path: Path
+    share: float, is_header: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    small = request.getfixturevalue("small")  # as an argument it would be in every message
     path = tmp_path / "cut.gguf"
     path.write_bytes(small[: int(share * (20_000 if is_header else len(small)))])
     with pytest.raises(GgufError, match="cut.gguf is (truncated|not a GGUF file)") as refused:
@@ -290,10 +291,12 @@ def test_a_file_cut_anywhere_is_refused_in_a_line(
 
 
 @given(at=st.integers(0, 20_000), byte=st.integers(0, 255))
+@example(at=5904, byte=4)  # a name as long as the rest of the file
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_header_with_a_wrong_byte_is_read_or_refused(
-    at: int, byte: int, small: bytes, tmp_path: Path
+    at: int, byte: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    small = request.getfixturevalue("small")
     path = tmp_path / "wrong.gguf"
     path.write_bytes(small[:at] + bytes([byte]) + small[at + 1 :])
     try:
