@@ -92,8 +92,8 @@ class SequenceSpans:
     def with_label(self, span: Span, *, num_seen: int, pinned: bool) -> "SequenceSpans":
         """Return these spans and one more, at which an open last one ends.
 
-        The span replaces labels of tokens that were not fed. It continues a span of its own label
-        if it does so.
+        Tokens that were not fed lose other labels to the span. If the label that they lose is the
+        span's own, both spans become one.
 
         Args:
             num_seen: tokens of the sequence.

@@ -359,7 +359,9 @@ class Engine:
         match = self.sessions.finder.find(job.session, history)
         if match is None or (new := waiting.new_ids(match.point, match.basis)) is None:
             return None
-        new = new.sharing(match.held)
+        if new.plan is None:  # what sessions have read is compared once the ids are known
+            match, held = self.sessions.finder.with_held(match, job.session, history)
+            new = new.sharing(held)
         if new.point is not None and new.point.num_empty:
             new = prompts.within_positions(job, new)
         point, plan = new.point, new.plan

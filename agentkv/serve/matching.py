@@ -44,24 +44,24 @@ class SessionQuery:
 
 
 LEAST_SHARED = 32
-"""Ids for which a fork leaves a snapshot, or a conversation begins with those of another one (our
-choice). A fork of a snapshot copies nothing, and one that forgets more than half of what it shares
-copies the rest."""
-
+"""Fewest shared ids for which a fork begins after a snapshot, or a new conversation as a fork of
+another one (our choice). A fork of a snapshot copies nothing. A fork that forgets more than half of
+what it shares copies the rest."""
 
 MOST_COMPARED = 4096
-"""Characters of a message by which sessions are compared that begin alike (our choice)."""
+"""Characters of a message that are compared to find the session that begins most like a request
+(our choice)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Ids of a session that may be kept, too, as far as a request has the same."""
+    """Ids that a session has read after a point. A request keeps them as far as it has the same."""
 
     ids: list[int]
     after: ResumePoint | None
-    """The point that they follow; None for the beginning."""
+    """The point; None for the beginning of the session."""
     least: int
-    """Fewer of them are not kept."""
+    """A request keeps this many or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,13 @@ class SessionMatch:
     """A session that may be edited to what the request asks for; more of it is kept then."""
     basis: EditBasis | None = None
     """What edits of `edited` start from."""
-    held: Held = Held([], None, 1)
-    """What follows the point in its session."""
 
     def with_plan(self, plan: EditPlan) -> "SessionMatch":
         """Return the match of a request whose session is edited."""
         return replace(self, session=self.edited, point=plan.point, source=None)
 
     def at(self, point: ResumePoint | None) -> "SessionMatch":
-        """Return the match with the point that its request goes on from, which may keep some of
-        `held`; None reads everything."""
+        """Return the match with the point from which its request goes on; None reads everything."""
         return replace(self, point=point, source=None if point is None else self.source)
 
 
@@ -144,35 +141,33 @@ class SessionFinder:
             settings = exact.settings
             if (point := exact.nearest(history, mode=mode)) is not None:
                 match = SessionMatch(settings, exact, point)
-                return self._completed(match, query, history, [exact])
+                return self._with_edits(match, query, history, [exact])
         others = [each for each in self._of(query.owner) if each.settings == settings]
         idle = [] if exact is None else [exact]
         if query.name is None and query.slot is None and not query.fork:
             idle = [each for each in others if each.name == query.key and not each.is_busy]
             same = _furthest(idle, history, lambda session: session.nearest(history, mode=mode))
             if same is not None and _continues(*same):
-                return self._completed(SessionMatch(settings, *same), query, history, idle)
+                return self._with_edits(SessionMatch(settings, *same), query, history, idle)
         begun = _furthest(
             others, history, lambda session: session.nearest(history, mode=mode, for_another=True)
         )
         if begun is None:
-            return self._completed(SessionMatch(settings, exact), query, history, idle)
+            return self._with_edits(SessionMatch(settings, exact), query, history, idle)
         source, point = begun
         match = SessionMatch(settings, exact, point, source)
-        return self._completed(match, query, history, idle)
+        return self._with_edits(match, query, history, idle)
 
-    def _completed(
+    def _with_edits(
         self,
         match: SessionMatch,
         query: SessionQuery,
         history: History,
         sessions: Sequence[ServedSession],
     ) -> SessionMatch:
-        """Return a match with the ids that it may keep, and with the session that keeps most if it
-        is edited, if that is more than the match keeps, and the session is of the same
-        conversation."""
+        """Return a match with the session that keeps most if it is edited, if that is more than
+        the match keeps, and the session is of the same conversation."""
         mode = query.edits or self._edits
-        match = self._with_held(match, query, history, mode)
         if mode == "exact" or isinstance(history, str):
             return match
         most, best, known = 0 if match.point is None else match.point.length, None, set(history)
@@ -186,20 +181,21 @@ class SessionFinder:
             return match
         return replace(match, edited=best, basis=basis)
 
-    def _with_held(
-        self, match: SessionMatch, query: SessionQuery, history: History, mode: EditMode
-    ) -> SessionMatch:
-        """Return a match with what follows its point. One without a point may share the beginning
-        of its own session, or else of the session that is most like the request."""
+    def with_held(
+        self, match: SessionMatch, query: SessionQuery, history: History
+    ) -> tuple[SessionMatch, Held]:
+        """Return a match and what its session has read after the point.
+
+        A match without a point keeps the beginning of its own session, or gets the session that
+        begins most like the request as its source.
+        """
         point, own = match.point, match.session
         if point is None and (own is None or not own.history):
             match = replace(match, source=self._begins_alike(query, match.settings, history))
         owner = match.source or own
-        if owner is None:
-            return match
+        ids = [] if owner is None else owner.ids_after(point, query.edits or self._edits)
         is_far = point is None or (match.source is not None and point.snapshot is not None)
-        ids = owner.ids_after(point, mode)
-        return replace(match, held=Held(ids, point, LEAST_SHARED if is_far else 1))
+        return match, Held(ids, point, LEAST_SHARED if is_far else 1)
 
     def _exact(self, query: SessionQuery) -> ServedSession | None:
         """Return the session that is asked for by slot or name; None if there is none yet."""

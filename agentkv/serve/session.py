@@ -102,12 +102,12 @@ class ResumePoint:
     """A fork of the cache at this point, which is never fed; None where the cache itself is
     there."""
     num_shared: int = 0
-    """Ids after it that the cache keeps where a request goes on from it, whose own ids begin with
-    them. 0 in the points of a session."""
+    """Ids after it that the cache keeps, because the request that goes on from the point begins
+    with them. 0 in the points of a session."""
 
     @property
     def kept(self) -> int:
-        """Ids that the cache keeps where a request goes on from the point."""
+        """Ids that the cache keeps when a request goes on from the point."""
         return self.seen + self.num_shared
 
 
@@ -234,12 +234,13 @@ class ServedSession:
         return max(fitting, key=lambda point: point.length, default=None)
 
     def ids_after(self, point: ResumePoint | None, mode: EditMode) -> list[int]:
-        """Return the ids after a point of which the cache can keep any number and forget the rest;
-        none if it is busy or on disk, or cannot go back to the point itself.
+        """Return the ids after a point. The cache can keep any number of them and forget the rest.
+
+        There are none if the session is busy or on disk, or its cache cannot go back to the point.
 
         Args:
             point: None for the beginning.
-            mode: as in `nearest`; with another one than `keep`, the ids are exact.
+            mode: as in `nearest`; unless it is `keep`, only exact ids are returned.
         """
         cache, seen = self.cache, 0 if point is None else point.seen
         if cache is None or self.is_busy or point is self.end:
@@ -293,9 +294,12 @@ class ServedSession:
         self.cache, self.history = cache, source.history[: point.length]
         self.end = _of_session(point)
         self.marks = [each for each in source.marks if each.length < point.length]
-        # the point may have one without beginning there
-        held = [each for each in source.snapshots if each.length == point.length]
-        self.snapshots = [each for each in held if each.snapshot is not cache]
+        # forks of this session need the point's snapshot while this session is busy
+        self.snapshots = [
+            each
+            for each in source.snapshots
+            if each.length == point.length and each.snapshot is not cache
+        ]
         if cache.seen > point.kept:
             cache.crop(point.kept - cache.seen)
         self.places = source.places[: max(0, point.num_read - 1)]
@@ -376,12 +380,12 @@ class ServedSession:
 
 
 def _within(num_exact: int | None, num_kept: int) -> int | None:
-    """Return how many ids are exact of so many that are kept; None: all."""
+    """Return `num_exact` of a session that keeps its first ids only; None: all are exact."""
     return None if num_exact is None or num_kept <= num_exact else num_exact
 
 
 def _of_session(point: ResumePoint) -> ResumePoint:
-    """Return a point that a request goes on from as the end of a session."""
+    """Return the point from which a request goes on as the end of its session."""
     return replace(point, snapshot=None, num_shared=0)
 
 

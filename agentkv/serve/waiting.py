@@ -34,7 +34,8 @@ class NewIds:
 
     stages: list[Stage]
     point: ResumePoint | None
-    """What they go on from; None if they are the whole prompt. They begin with what it shares."""
+    """The point after which the ids are read; None for a whole prompt. If it shares ids, the stages
+    begin with them."""
     stops: tuple[int, ...] | None = None
     """Where messages end in the stream: those that are read, and the reply before them if there is
     one. None if that is not known."""
@@ -54,9 +55,9 @@ class NewIds:
         return [(first[num_shared:], after), *later]
 
     def sharing(self, held: Held) -> "NewIds":
-        """Return the same with as many ids of the first stage shared as it begins with; one is
-        left to be read."""
-        if self.plan is not None or (self.point is None) != (held.after is None):
+        """Return these ids with a point that keeps those with which the first stage begins. At
+        least one id is read."""
+        if (self.point is None) != (held.after is None):  # the template refused the point
             return self
         ids = self.stages[0][0]
         num_shared = min(common_start(ids, held.ids), len(ids) - 1)
@@ -283,8 +284,7 @@ class WaitingJob:
         self._found: Future[NewIds] | None = None
         self._restored: Future[SessionQuery] | None = None
         self._asked: object = None
-        """What decides `_found`: the point that it goes on from, and the session that may be
-        edited."""
+        """The point and the session to edit for which `_found` was begun."""
 
     @property
     def is_ahead(self) -> bool:
