@@ -18,9 +18,12 @@ MAX_PATTERN_IDS = 1000
 MAX_LINES = 12
 """Lines of a text to type. They can be closed with `grammar.CLOSING_TOKENS`."""
 MAX_LINE = 120
-"""Maximum number of characters of such a line, as `grammar.MAX_TEXT`."""
+"""Maximum number of characters of such a line, as `reply_grammar.MAX_TEXT`."""
 MAX_WORDS = 60
 """Maximum number of characters of words that are looked for in a text."""
+
+WAIT = "wait"
+"""The action that lets a page go on."""
 
 _POINT = r"\[[0-9]{1,3}%,[0-9]{1,3}%\]"
 _MORE = rf"(?:\n{TEXT}{{0,{MAX_LINE}}})"
@@ -63,12 +66,12 @@ def _descriptions(page: Page) -> Iterator[str]:
         )
     if hovered := [node for node in page.nodes if "hover" in node.states]:
         yield f"hover [number] shows what only the mouse over {_named(hovered)} makes visible."
-    if page.may_change or not page.nodes:
-        yield "wait lets the page go on until it has changed."
+    if may_wait(page):
+        yield f"{WAIT} lets the page go on until it has changed."
 
 
 def patterns(page: Page, nodes: Sequence[Node]) -> list[str]:
-    """Return regular expressions of the actions that `describe` describes.
+    """Return regular expressions of the actions that `describe` describes, `WAIT` apart.
 
     Args:
         nodes: those of the page that an action may begin with.
@@ -97,9 +100,12 @@ def patterns(page: Page, nodes: Sequence[Node]) -> list[str]:
         ids = _ids(pictures)
         found.append(rf"(?:click|double_click|right_click|hover) {ids} {_POINT}")
         found.append(rf"drag {ids} {_POINT} {_ids(_having(page.nodes, 'point'))} {_POINT}")
-    if page.may_change or not page.nodes:
-        found.append("wait")
     return found
+
+
+def may_wait(page: Page) -> bool:
+    """Return whether `WAIT` is of use on `page`."""
+    return page.may_change or not page.nodes
 
 
 def _having(nodes: Sequence[Node], use: Use) -> list[Node]:

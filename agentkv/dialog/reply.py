@@ -78,6 +78,19 @@ def rewritten(reply: str, thoughts: Thoughts, *, goal: str, pages: Sequence[Page
     return write(action, pages[-1], quote=quote)
 
 
+def names_element(reply: str, page: Page) -> bool:
+    """Return whether the line before the action of a free reply is the one that `write_free_reply`
+    writes; any line may precede a stop.
+
+    Raises:
+        ActionError: the reply holds no readable action.
+    """
+    action = parse(extract(reply, strict=False), strict=False)
+    if action.kind == "stop":
+        return True
+    return reply.partition("```")[0] == write_free_reply(action, page).partition("```")[0]
+
+
 def notes_in(reply: str, thoughts: Thoughts) -> str:
     """Return the notes that a reply begins with: its `read` lines, or whatever precedes the action
     of a reply with free thoughts."""

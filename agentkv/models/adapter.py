@@ -16,6 +16,9 @@ from agentkv.settings import ModelSettings
 
 BASE = "agentkv.json"
 """File beside peft's own that names the model that an adapter was trained on."""
+NAMES = "names_elements"
+"""Key in `BASE`: every reply that the adapter learned names the element that it acts on, in the
+line before its action. Constrained decoding then admits only such lines."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """peft's files."""
 
@@ -27,6 +30,23 @@ def base_file(name: str) -> str:
         ModelError: as `find_model`.
     """
     return json.dumps({"base": name, "base_weights": weights_digest(name)}, indent=2) + "\n"
+
+
+def about_file(base: str, *, names_elements: bool) -> str:
+    """Return the content of `BASE` for an adapter whose training is over or goes on.
+
+    Args:
+        base: from `base_file`.
+        names_elements: what it learned to write before an action names what is acted on.
+    """
+    return json.dumps({**json.loads(base), NAMES: names_elements}, indent=2) + "\n"
+
+
+def names_elements(folder: Path) -> bool:
+    """Return whether an adapter, which `check_adapter` has checked, says that it names what it acts
+    on."""
+    path = folder / BASE
+    return path.is_file() and read_json(path).get(NAMES) is True
 
 
 def require_peft() -> None:

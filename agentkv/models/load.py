@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.dialog.rendering import TemplateError, chat_templates
-from agentkv.models.adapter import add_adapter, check_adapter
+from agentkv.models.adapter import add_adapter, check_adapter, names_elements
 from agentkv.models.find import (
     ModelError,
     check_files,
@@ -169,6 +170,8 @@ def load_model(
             cache_dtype=default_cache_dtype(name),
             **tuned_for(name),
         )
+        if lora is not None:
+            local = replace(local, names_elements=names_elements(lora))
         trim_heap()
         return local
     except ModelError:

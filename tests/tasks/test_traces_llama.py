@@ -63,9 +63,8 @@ def _removal(path: Path) -> Path:
     return path
 
 
-def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -> None:
-    _need_llama_server()
-    bench = TraceBench(
+def _bench(tmp_path: Path, *, context: int) -> TraceBench:
+    return TraceBench(
         settings=RunSettings.read(model="smollm2", policies=("full",)),
         edits=("exact", "keep"),
         num_sessions=1,
@@ -75,10 +74,16 @@ def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -
         seed=0,
         trace=_removal(tmp_path / "trace.jsonl"),
         against=("llama.cpp",),
-        memory="200MiB",
+        memory="100MiB",
+        context=context,
         threads=1,
         out=tmp_path / "rows.jsonl",
     )
+
+
+def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -> None:
+    _need_llama_server()
+    bench = _bench(tmp_path, context=4096)
     run_bench(bench, Console(quiet=True))
     rows = [TraceRow(**json.loads(line)) for line in bench.out.read_text().splitlines()]
     found = {row.edits or row.label: row for row in rows}
@@ -87,16 +92,16 @@ def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -
     firsts = {(row.num_prompt[0], row.num_read[0]) for row in rows}
     assert len(firsts) == 1  # the same template and the same ids
     for row in rows:
-        assert row.memory_bytes == 200 * MIB
+        assert row.memory_bytes == 100 * MIB
         assert row.how[0] == "new" and row.num_read[1] < row.num_prompt[1]
-    # 8,192 tokens of 30 layers with 3 heads of 64 numbers, keys and values, in 16 bits
+    # 4,096 tokens of 30 layers with 3 heads of 64 numbers, keys and values, in 16 bits
     for label in VARIANTS:
         theirs = found[label]
-        assert theirs.reserved_bytes == 8192 * 30 * 3 * 64 * 2 * 2 == 180 * MIB
-        assert theirs.parameters["cache_ram_mib"] == 20
+        assert theirs.reserved_bytes == 4096 * 30 * 3 * 64 * 2 * 2 == 90 * MIB
+        assert theirs.parameters["cache_ram_mib"] == 10
         assert theirs.process_peak_bytes > theirs.reserved_bytes
     ours = found["keep"]
-    assert ours.reserved_bytes == 0 and 0 < ours.cache_peak_bytes < 200 * MIB
+    assert ours.reserved_bytes == 0 and 0 < ours.cache_peak_bytes < 100 * MIB
 
     # a message is gone: one side goes on from the common beginning, the others keep what follows
     assert found[PREFIX].how[2] == "prefix" and found["keep"].how[2] == "edited"
@@ -112,6 +117,12 @@ def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -
     assert ratio in next(line for line in text.splitlines() if "full keep" in line).split()
     assert max(map(len, text.splitlines())) <= 80
     assert list(sums(rows)) == ["file"]
+
+
+def test_a_context_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    _need_llama_server()
+    with pytest.raises(BenchError, match=r"found --context 9,000, and the model has 8,192 pos"):
+        run_bench(_bench(tmp_path, context=9000), Console(quiet=True))
 
 
 def test_a_file_that_llama_cpp_does_not_take_ends_in_an_error(tmp_path: Path) -> None:

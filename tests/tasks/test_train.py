@@ -480,6 +480,27 @@ def test_an_adapter_acts_alike_merged_and_apart(plain: Path, adapter: Path) -> N
         assert (found[0] - found[1]).abs().max() > 1e-2
 
 
+def test_an_adapter_names_elements_if_all_that_it_learned_does(
+    folder: Path, recordings: Path, tmp_path: Path
+) -> None:
+    is_chat = folder.name == "chat"
+    named = tmp_path / "named"
+    trained(folder, recordings, named, "--steps", 1)  # replies are rewritten for a chat model
+    assert load_model(folder, device="cpu", adapter=named).names_elements == is_chat
+    assert not load_model(folder, device="cpu").names_elements
+    words = replace(FREE[0], reply="The blue one.\n```click [3]```")
+    for number, (steps, names) in enumerate(
+        [(FREE, True), ((words, FREE[1]), False), ((replace(words, counts=False), FREE[1]), True)]
+    ):
+        path = tmp_path / f"{number}.jsonl"
+        with RecordingFile(path) as file:
+            for key in "abcd":
+                file.append(replace(EPISODE, key=key, steps=steps, thoughts="free"))
+        trained(folder, path, tmp_path / str(number), "--steps", 1)
+        loaded = load_model(folder, device="cpu", adapter=tmp_path / str(number))
+        assert loaded.names_elements == (is_chat and names)
+
+
 def test_an_adapter_that_does_not_belong_to_the_model_is_refused(
     plain: Path, adapter: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import save
 
 from agentkv.files import AppendedFile, json_line, require_folder, write_atomic
-from agentkv.models.adapter import BASE, CONFIG, WEIGHTS
+from agentkv.models.adapter import BASE, CONFIG, WEIGHTS, about_file
 from agentkv.terminal import human_bytes
 from agentkv_tasks.train.rows import TrainError
 
@@ -27,16 +27,20 @@ class TrainingFolder:
     """The files of one training. Each is replaced as a whole, so that a crash leaves a state.
 
     Args:
-        about_base: content of the file that names the model.
+        about_base: names the model, see `base_file`.
+        names_elements: see `about_file`.
         deciding: settings with which the training goes on.
 
     Raises:
         OutputPathError: a ValueError; the folder cannot be written to.
     """
 
-    def __init__(self, path: Path, *, about_base: str, deciding: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, *, about_base: str, names_elements: bool, deciding: Mapping[str, Any]
+    ) -> None:
         require_folder(path, "--to")
         self.path, self._about_base = path, about_base
+        self._about = about_file(about_base, names_elements=names_elements)
         self._deciding = json.loads(json.dumps(deciding))
 
     def require_space(self, model: PeftModel) -> None:
@@ -83,7 +87,7 @@ class TrainingFolder:
         torch.save(state, content)
         write_atomic(self.path / CONFIG, about)
         write_atomic(self.path / WEIGHTS, save(weights, metadata={"format": "pt"}))
-        write_atomic(self.path / BASE, self._about_base)
+        write_atomic(self.path / BASE, self._about)
         write_atomic(self.path / CHECKPOINT, content.getvalue())
 
     def load(

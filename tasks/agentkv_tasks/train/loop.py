@@ -16,6 +16,8 @@ from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from agentkv.dialog.prompt import Template
+from agentkv.dialog.reply import names_element
 from agentkv.models.adapter import base_file, quiet_peft, wrapped_in
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
@@ -120,7 +122,12 @@ class Training:
             episodes, texts, settings.rows, settings.replay_share, settings.shuffle_seed
         )
         about_base = base_file(local.name)
-        self.folder = TrainingFolder(settings.to, about_base=about_base, deciding=settings.deciding)
+        self.folder = TrainingFolder(
+            settings.to,
+            about_base=about_base,
+            names_elements=_names_elements(learned, local.template),
+            deciding=settings.deciding,
+        )
         torch.manual_seed(settings.shuffle_seed)
         self.model: PeftModel = _with_adapter(local, settings.rank, settings.start)
         self._network: Any = local.model
@@ -319,6 +326,18 @@ class Training:
             f"of its last check, {every} steps before or less; lower --rate (now "
             f"{self.settings.rate:g}) and give another --to"
         )
+
+
+def _names_elements(recordings: Sequence[Recording], template: Template) -> bool:
+    """Return whether all replies that are learned name what they act on. Those that are rewritten
+    for the template do."""
+    return template.thoughts == "free" and all(
+        names_element(step.reply, step.page)
+        for recording in recordings
+        if recording.thoughts == "free"
+        for step in recording.steps
+        if step.counts
+    )
 
 
 def _with_adapter(local: LocalModel, rank: int, start: Path | None) -> PeftModel:

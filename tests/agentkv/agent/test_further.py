@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.further import describe
-from agentkv.dialog.grammar import Grammar, reply_grammar
+from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate
+from agentkv.dialog.reply_grammar import reply_grammar
 from agentkv_env.actions import FURTHER_KINDS, extract, parse
 from agentkv_env.page import Box, Node, Page, Use
 

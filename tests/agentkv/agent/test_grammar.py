@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar, GrammarError, Matcher, reply_grammar
+from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar, GrammarError, Matcher
 from agentkv.dialog.prompt import Thoughts
-from agentkv.dialog.reply import write_reply
+from agentkv.dialog.reply import write_free_reply, write_reply
+from agentkv.dialog.reply_grammar import reply_grammar
 from agentkv.models.scripted import Solution
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -152,6 +153,81 @@ def test_a_thought_that_names_an_element_closes_before_the_limit(
     assert not accepts(matcher, plain_tokenizer.encode("click [4]```").ids)
 
 
+def test_a_line_that_has_to_name_what_is_acted_on_names_nothing_else(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
+) -> None:
+    def admits(reply: str) -> bool:
+        matcher = grammar.start(page, GOAL, thoughts="free", names_elements=True)
+        return accepts(matcher, plain_tokenizer.encode(reply).ids)
+
+    for text in VALID:
+        action = parse(extract(text, strict=False), strict=False)
+        assert admits(write_free_reply(action, page)), text
+    assert admits("blue kayak 12 m\n```stop [12 m]```")  # any other line is a quotation
+    assert not admits("The blue one.\n```click [3]```")
+    assert not admits("link Green Kayak\n```click [3]```")
+    assert not admits("link Blue Kayak\n```click [18]```")
+    assert not admits("link Blue Kayak\n```stop [12 m]```")
+    assert not admits("link Green Kayak\n```stop [12 m]```")
+    assert not admits("scroll\n```go_back```")
+    assert not admits("go_back\n```stop []```")
+    assert not admits("wait\n```wait```")
+
+
+def test_lines_stay_free_on_a_page_with_too_many_elements(
+    grammar: Grammar, plain_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentkv.dialog.reply_grammar.MAX_ELEMENT_CHARS", 100)
+    matcher = grammar.start(page_of(9, "link"), GOAL, thoughts="free", names_elements=True)
+    assert accepts(matcher, plain_tokenizer.encode("The last one.\n```click [8]```").ids)
+
+
+@pytest.mark.parametrize("thoughts", ["named", "free"])
+def test_barred_actions_are_not_admitted(
+    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, thoughts: Thoughts
+) -> None:
+    barred = ["click [3]", "hover [3]", "type [5] [blue kayak] [1]", "type [6] [Name (A-Z)] [0]"]
+
+    def admits(line: str, action: str) -> bool:
+        line = line if thoughts == "free" else "at " + line.partition(" ")[2]
+        matcher = grammar.start(page, GOAL, thoughts=thoughts, barred=barred)
+        return accepts(matcher, plain_tokenizer.encode(f"{line}\n```{action}```").ids)
+
+    assert not admits("link Blue Kayak", "click [3]")
+    assert not admits("link Blue Kayak", "hover [3]")
+    assert not admits("textbox Search", "type [5] [blue kayak] [1]")
+    assert not admits("textbox Search", "type [5] [ blue kayak] [1]")
+    assert not admits("combobox Sort by", "type [6] [Name (A-Z)] [0]")
+    assert admits("textbox Search", "type [5] [blue kayak] [0]")
+    assert admits("textbox Search", "type [5] [red kayak] [1]")
+    assert admits("textbox Search", "click [5]")
+    assert admits("button Add to cart", "click [18]")
+
+
+def test_an_element_all_of_whose_actions_are_barred_is_not_acted_on(
+    grammar: Grammar,
+    plain_tokenizer: Tokenizer,
+    page: Page,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def admits(reply: str, *, names_elements: bool) -> bool:
+        matcher = grammar.start(
+            page,
+            GOAL,
+            thoughts="free",
+            names_elements=names_elements,
+            barred=["click [3]", "hover [3]"],
+        )
+        return accepts(matcher, plain_tokenizer.encode(reply).ids)
+
+    assert not admits("link Blue Kayak\n```go_back```", names_elements=True)
+    assert admits("link Blue Kayak\n```go_back```", names_elements=False)
+    assert not admits("link Blue Kayak\n```click [18]```", names_elements=False)
+    # where a page has too many elements to name, nothing else could follow the line
+    monkeypatch.setattr("agentkv.dialog.reply_grammar.MAX_ELEMENT_CHARS", 100)
+    assert admits("link Blue Kayak\n```click [18]```", names_elements=True)
+
+
 def test_a_complete_reply_may_only_end(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
@@ -274,7 +350,7 @@ def test_all_of_ten_thousand_elements_allow_actions(
 def test_elements_beyond_the_size_limit_allow_actions_by_number(
     admits: Admits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentkv.dialog.grammar.MAX_ELEMENT_CHARS", 0)
+    monkeypatch.setattr("agentkv.dialog.reply_grammar.MAX_ELEMENT_CHARS", 0)
     box = Box(0, 0, 1, 1)
     beyond = (
         Node("element", "button", "Buy", box, id=10_001, states=("disabled",)),

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentkv.dialog.grammar import CLOSING_TOKENS, MAX_QUOTED_TEXT, Grammar
+from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar
 from agentkv.dialog.quotes import MAX_NOTES, WORDS_AHEAD, quote_up_to, text_pattern
+from agentkv.dialog.reply_grammar import MAX_QUOTED_TEXT
 from agentkv_env.page import Box, Node, Page
 from agentkv_env.serialize import neutralize
 

@@ -162,16 +162,24 @@ def check_against(against: Sequence[str], model: str) -> list[str]:
 
 
 def contenders(
-    local: LocalModel, run: RunSettings, edits: Sequence[str], against: Sequence[str], memory: str
+    local: LocalModel,
+    run: RunSettings,
+    edits: Sequence[str],
+    against: Sequence[str],
+    memory: str,
+    *,
+    context: int | None = None,
 ) -> list[TraceContender]:
     """Return agentkv's server under each policy and way of edits, and llama.cpp's servers.
 
     Args:
         against: labels that `check_against` returned.
         memory: bytes of all entries of each, such as 512MiB.
+        context: tokens of the context that llama.cpp's server reserves; None: the positions of the
+            model.
 
     Raises:
-        BenchError: the memory does not suffice for llama.cpp.
+        BenchError: the memory does not suffice for llama.cpp, or the model has fewer positions.
         ValueError: `memory` is no number of bytes.
     """
     limit = memory_of(str(local.model.device), memory)
@@ -182,6 +190,11 @@ def contenders(
         return found
     path = find_model(run.model)
     assert isinstance(path, Path) and local.max_positions is not None
+    if context is not None and context > local.max_positions:
+        raise BenchError(
+            f"found --context {context:,}, and the model has {local.max_positions:,} positions; "
+            "give so many or fewer"
+        )
     token_bytes = sum(
         4 * layer.num_heads * layer.head_dim for layer in describe(local.model).layers
     )
@@ -189,7 +202,7 @@ def contenders(
         settings = settings_within(
             limit,
             token_bytes=token_bytes,
-            num_positions=local.max_positions,
+            num_positions=context or local.max_positions,
             path=path,
             num_threads=torch.get_num_threads(),
             label=label,

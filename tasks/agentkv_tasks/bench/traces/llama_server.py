@@ -84,7 +84,7 @@ def settings_within(
 
     Args:
         token_bytes: bytes of a token's entries in 16 bits.
-        num_positions: tokens of the model's context.
+        num_positions: tokens of the context.
         label: one of `VARIANTS`.
 
     Raises:
@@ -95,7 +95,7 @@ def settings_within(
         raise BenchError(
             f"found --memory of {memory / MIB:.0f} MiB; llama.cpp's server reserves "
             f"{reserved / MIB:.0f} MiB for one context of {num_positions:,} tokens; give that or "
-            "more"
+            "more, or a --context as long as the longest prompt"
         )
     return LlamaSettings(
         path=path,

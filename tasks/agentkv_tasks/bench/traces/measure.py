@@ -29,8 +29,8 @@ from agentkv_tasks.bench.traces.table import table
 from agentkv_tasks.bench.traces.trace import TraceRequest, made, read_trace
 from agentkv_tasks.provenance import commit
 
-GROUP = 5
-"""Made sessions of a group, one of each kind: each group is written when it ends, and begins with
+GROUP = 20
+"""Made sessions of a group, four of each kind: each group is written when it ends, and begins with
 servers that know nothing (our choice)."""
 
 
@@ -56,6 +56,8 @@ class TraceBench(ModelBenchSettings):
     """Contenders besides agentkv."""
     memory: str = "4GiB"
     """Bytes of all entries that a server may have in memory."""
+    context: int | None = None
+    """Tokens of the context that llama.cpp's server reserves; None: the model's positions."""
 
 
 def run_bench(bench: TraceBench, console: Console) -> None:
@@ -76,7 +78,9 @@ def run_bench(bench: TraceBench, console: Console) -> None:
     with threads_of_torch(bench.threads):
         local = load_run_model(bench.settings)
         assert local is not None, "the model is no script"
-        found = contenders(local, bench.settings, bench.edits, labels, bench.memory)
+        found = contenders(
+            local, bench.settings, bench.edits, labels, bench.memory, context=bench.context
+        )
         alike = _alike(bench, local)
         parameters = {each.label: each.parameters for each in found}
         file.require_same(

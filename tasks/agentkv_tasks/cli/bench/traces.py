@@ -42,6 +42,14 @@ def traces(
         str,
         typer.Option(help="Bytes of all entries that each server may have in memory."),
     ] = "4GiB",
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of the longest prompt with its reply, for which llama.cpp's server "
+            "reserves memory. [default: the model's positions]",
+        ),
+    ] = None,
     threads: Threads = None,
     out: Out = None,
     fresh: Resumable = False,
@@ -76,6 +84,7 @@ def traces(
                 trace=trace,
                 against=() if against is None else split("--against", against),
                 memory=memory,
+                context=context,
                 threads=threads,
                 command=this_command(),
                 out=out or results_file("traces", settings),
