@@ -169,7 +169,9 @@ def _named_lines(page: Page) -> str | None:
     named += [each.thought + _fenced(each.action) for each in verbs]
     taken = "|".join({each.thought: "" for each in verbs})
     if roles:
-        taken += rf"|(?:{'|'.join(sorted(roles))})(?: [^\n]*)?"
+        # a line that begins like an element has to name it: a model that can name none writes
+        # "linkPrevious" and stops
+        taken += rf"|(?:{'|'.join(sorted(roles))})[^\n]*"
     other = f"({_regex(_FREE)} & ~{_regex(taken)})"
     return f"{_regex('|'.join(named))} | {other} {_regex(_fenced(_STOP))}"
 

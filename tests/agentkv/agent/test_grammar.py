@@ -169,6 +169,7 @@ def test_a_line_that_has_to_name_what_is_acted_on_names_nothing_else(
     assert not admits("link Blue Kayak\n```click [18]```")
     assert not admits("link Blue Kayak\n```stop [12 m]```")
     assert not admits("link Green Kayak\n```stop [12 m]```")
+    assert not admits("linkGreen Kayak\n```stop [12 m]```")
     assert not admits("scroll\n```go_back```")
     assert not admits("go_back\n```stop []```")
     assert not admits("wait\n```wait```")
