@@ -6,11 +6,12 @@ entries of its tables and the token ids. Everything that follows from these is d
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentkv.cache.checkpoint.file import CacheFileError, read, write
@@ -137,11 +138,11 @@ def _fill(
         layer, module = evictor.layers[i], modules[i]
         sinks = getattr(module, "sinks", None)
         attention = layer.attention_of(module, own.scale, sinks)
-        layers.append(LayerEntries(tables, attention, next(module.parameters()).device))
+        layers.append(LayerEntries(tables, attention, _device_of(module)))
     recurrent = {}
     for i in cache.recurrent if state.fed else ():
         names = [name for name in tensors if name.startswith(_prefix(i))]
-        device = next(layers_of(decoder(model))[i].parameters()).device
+        device = _device_of(layers_of(decoder(model))[i])
         recurrent[i] = {
             name.removeprefix(_prefix(i)): tensors.pop(name).to(device) for name in names
         }
@@ -156,6 +157,11 @@ def _fill(
     for energies in (state.learned, state.used):
         evictor.allowance.use_state(energies)
         evictor.allowance.layers(state.seen)  # raises if the layers differ in number
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Return where a module computes; quantized weights are buffers, not parameters."""
+    return next(chain(module.parameters(), module.buffers())).device
 
 
 def _prefix(layer: int) -> str:

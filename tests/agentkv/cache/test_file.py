@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 import agentkv
 from agentkv.cache.checkpoint.file import CacheFileError, FileLimit
+from agentkv.weights.replace import quantize_linear
 from agentkv_kernels.layout import POSITION
 from tests.agentkv.cache.caches_in_use import assert_same, used
 from tests.agentkv.cache.policies_under_test import CASES, SMALL
@@ -79,6 +80,13 @@ def test_caches_of_models_of_every_dtype_can_be_saved(llama, tokens, tmp_path, d
     assert_continues_after_loading(
         used(llama, tokens, "int8", None), llama, tokens, tmp_path / "cache"
     )
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_caches_of_models_in_quantized_weights_can_be_loaded(llama, tokens, tmp_path, form):
+    quantize_linear(llama, form)
+    cache = used(llama, tokens, "full", None)
+    assert_continues_after_loading(cache, llama, tokens, tmp_path / "cache")
 
 
 def test_the_gate_can_be_applied_right_after_loading(model_of, tokens, tmp_path):
