@@ -318,10 +318,6 @@ class ActingSettings(ModelSettings):
 
     decoding: Decoding = "constrained"
     """`constrained` admits only actions that the page allows; `free` admits any text."""
-    max_tries: int | None = Field(default=None, ge=1, le=LARGEST)
-    """Visits to a page in which an action on an element may be taken, under constrained decoding; a
-    visit ends when another page is shown. Later visits admit only other actions, so that a small
-    model leaves a circle of pages. None: any number."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the most probable token; 0.001 or more samples, seeded by the episode."""
     max_new_tokens: int = Field(default=512, ge=8, le=LARGEST)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -79,7 +79,6 @@ class Grammar:
         max_tokens: int | None = None,
         only_stop: bool = False,
         names_elements: bool = False,
-        barred: Collection[str] = (),
     ) -> "Matcher":
         """Return a fresh matcher of the replies that `page` allows an agent with this `goal`.
 
@@ -88,7 +87,7 @@ class Grammar:
         Args:
             max_tokens: maximum number of tokens in the reply, which is closed before that; None for
                 no limit.
-            only_stop, names_elements, barred: as in `reply_grammar`.
+            only_stop, names_elements: as in `reply_grammar`.
 
         Raises:
             GrammarError: llguidance rejected the grammar.
@@ -101,7 +100,7 @@ class Grammar:
             line = prefix.removesuffix("\n")
             if only_stop:
                 return None
-            return named_grammar(page, line, names_elements=names_elements, barred=barred)
+            return named_grammar(page, line, names_elements=names_elements)
 
         return Matcher(
             self._tokenizer,
@@ -111,7 +110,6 @@ class Grammar:
                 thoughts=thoughts,
                 names_elements=names_elements,
                 only_stop=only_stop,
-                barred=barred,
             ),
             _Continuation(_QUOTATION, after_quotation, copies=True)
             if thoughts == "named"
@@ -236,14 +234,10 @@ class Matcher:
         return math.inf if self._max_tokens is None else self._max_tokens - len(self._ids)
 
     def _switch_grammar(self, grammar: str | None) -> None:
-        if grammar is None:
-            return
-        matcher = _new_matcher(self._tokenizer, grammar)
-        if matcher.validate_tokens(self._ids) < len(self._ids):
-            return  # barred actions leave no reply that begins so
-        self._matcher = matcher
-        matcher.consume_tokens(self._ids)
-        self._check()
+        if grammar is not None:
+            self._matcher = _new_matcher(self._tokenizer, grammar)
+            assert self._matcher.consume_tokens(self._ids), self._matcher.get_error()
+            self._check()
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -44,8 +44,8 @@ def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
     """Return a whole reply for `action` as chat models are told to write it (`dialog.chat`): a line
     that says what it acts on, then the action in a fence.
 
-    The line has the element's role and name. Without an element it is the quotation, or else the
-    verb, or `done` before a stop.
+    The line has the element's role and name. Without an element it is the quotation, unless that
+    begins as if it named one, or else the verb, or `done` before a stop.
 
     Args:
         quote: as in `write_reply`.
@@ -53,8 +53,10 @@ def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
     node = None if action.element_id is None else page.element(action.element_id)
     if node is not None:
         line = described(node)
+    elif quote and not re.fullmatch(named_start(page), quote):
+        line = quote
     else:
-        line = quote or ("done" if action.kind == "stop" else action.kind)
+        line = "done" if action.kind == "stop" else action.kind
     return f"{line[:MAX_THOUGHT]}\n```{render(action)}```"
 
 
@@ -78,17 +80,26 @@ def rewritten(reply: str, thoughts: Thoughts, *, goal: str, pages: Sequence[Page
     return write(action, pages[-1], quote=quote)
 
 
+def named_start(page: Page) -> str:
+    """Return a regular expression of the lines that begin as if they named an element of `page`:
+    with a role, alone or before anything but a lowercase letter."""
+    roles = {node.role for node in page.nodes if node.id is not None} - {""}
+    either = "|".join(sorted(re.escape(role) for role in roles)) or r"[^\s\S]"
+    return rf"(?:{either})(?:[^a-z\n][^\n]*)?"
+
+
 def names_element(reply: str, page: Page) -> bool:
-    """Return whether the line before the action of a free reply is the one that `write_free_reply`
-    writes; any line may precede a stop.
+    """Return whether the line before the action of a free reply is one that `write_free_reply` may
+    write: before a stop, any that does not begin as if it named an element.
 
     Raises:
         ActionError: the reply holds no readable action.
     """
     action = parse(extract(reply, strict=False), strict=False)
+    line = reply.partition("```")[0]
     if action.kind == "stop":
-        return True
-    return reply.partition("```")[0] == write_free_reply(action, page).partition("```")[0]
+        return not re.fullmatch(named_start(page), line.removesuffix("\n"))
+    return line == write_free_reply(action, page).partition("```")[0]
 
 
 def notes_in(reply: str, thoughts: Thoughts) -> str:

@@ -6,14 +6,14 @@ number in it is on the page, and its quotations of page and goal are exact (`quo
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentkv.dialog.further import WAIT, may_wait
 from agentkv.dialog.further import patterns as further_patterns
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
-from agentkv.dialog.reply import MAX_THOUGHT, described, label
+from agentkv.dialog.reply import MAX_THOUGHT, described, label, named_start
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
@@ -48,7 +48,6 @@ def reply_grammar(
     thoughts: Thoughts = "named",
     names_elements: bool = False,
     only_stop: bool = False,
-    barred: Collection[str] = (),
 ) -> str:
     """Return a Lark grammar of exactly the replies allowed on `page`.
 
@@ -59,17 +58,17 @@ def reply_grammar(
 
     Args:
         names_elements: free thoughts name an element of the page and are followed by an action on
-            it, or are the verb of an action without an element; after any other line comes the
-            stop. On a page whose elements take more than `MAX_ELEMENT_CHARS`, they stay free.
+            it, or are the verb of an action without an element and are followed by that. After any
+            other line comes the stop; none begins as if it named an element (`reply.named_start`).
+            On a page whose elements take more than `MAX_ELEMENT_CHARS`, thoughts stay free.
         only_stop: the only action is the stop.
-        barred: actions on elements that no reply may have, as `actions.render` writes them.
     """
     if thoughts == "free":
         actions = _STOP if only_stop else _actions(page, page.nodes)
-        body = _regex(_FREE + _fenced(actions))
+        body = _regex(rf"{_FREE}{{0,{MAX_THOUGHT}}}" + _fenced(actions))
         if names_elements and not only_stop:
             body = _named_lines(page) or body
-        return f"start: REPLY\nREPLY: ({body}){_without(barred)}"
+        return f"start: REPLY\nREPLY: {body}"
     patterns = [] if only_stop else [*_element_patterns(page.nodes), *_page_patterns(page)]
     unquoted = [pattern.thought + _fenced(pattern.action) for pattern in patterns]
     unquoted.append("done" + _fenced(_STOP))
@@ -79,8 +78,7 @@ def reply_grammar(
         for pattern in patterns
         if pattern.may_quote
     ]
-    body = f"FIRST ({' | '.join(replies)})"
-    return f"start: REPLY\nREPLY: ({body}){_without(barred)}\n{quotation_rules(goal, page)}"
+    return f"start: REPLY\nREPLY: FIRST ({' | '.join(replies)})\n{quotation_rules(goal, page)}"
 
 
 def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
@@ -111,9 +109,7 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
     )
 
 
-def named_grammar(
-    page: Page, line: str, *, names_elements: bool = False, barred: Collection[str] = ()
-) -> str | None:
+def named_grammar(page: Page, line: str, *, names_elements: bool = False) -> str | None:
     """Return the grammar of the replies with free thoughts that begin with `line`, which names an
     element: its role and its name, as `reply.write_free_reply` writes them.
 
@@ -121,7 +117,6 @@ def named_grammar(
 
     Args:
         names_elements: no action without an element follows.
-        barred: as in `reply_grammar`. If they are all that the element allows, no reply is left.
 
     Returns:
         A Lark grammar of whole replies, or None if the line names no element of the page.
@@ -130,9 +125,8 @@ def named_grammar(
     named = [node for node in page.nodes if node.id is not None and described(node) == wanted]
     if not named:
         return None
-    actions = _actions_on(page, named) if names_elements else _actions(page, named)
-    body = f"{json.dumps(line)} {_regex(_fenced(actions))}"
-    return f"start: REPLY\nREPLY: ({body}){_without(barred)}"
+    actions = "|".join(_actions_on(page, named)) if names_elements else _actions(page, named)
+    return f"start: REPLY\nREPLY: {json.dumps(line)} {_regex(_fenced(actions))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +140,19 @@ class _ActionPattern:
 
 
 _STOP = rf"stop \[{TEXT}{{0,{MAX_TEXT}}}\]"
-_FREE = rf"[^`\x00-\x1f\x7f-\x9f]{{0,{MAX_THOUGHT}}}"
-"""Pattern of a free line of thought."""
+_FREE = r"[^`\x00-\x1f\x7f-\x9f]"
+"""Pattern of a character of a free line of thought."""
 
 
 def _named_lines(page: Page) -> str | None:
     """Return the body of the grammar whose lines name elements or verbs; None if it would be too
     large."""
-    named, size, roles = [], 0, set[str]()
+    named, size = [], 0
     for node in page.nodes:
         if node.id is None:
             continue
         actions = "|".join([_element_action(node), *further_patterns(page, [node])])
         named.append(re.escape(described(node)[:MAX_THOUGHT]) + _fenced(actions))
-        roles.add(re.escape(node.role))
         size += len(named[-1])
         if size > MAX_ELEMENT_CHARS:
             return None
@@ -167,23 +160,11 @@ def _named_lines(page: Page) -> str | None:
     if may_wait(page):
         verbs.append(_ActionPattern(WAIT, WAIT))
     named += [each.thought + _fenced(each.action) for each in verbs]
-    taken = "|".join({each.thought: "" for each in verbs})
-    if roles:
-        # a line that begins like an element has to name it: a model that can name none writes
-        # "linkPrevious" and stops
-        taken += rf"|(?:{'|'.join(sorted(roles))})[^\n]*"
-    other = f"({_regex(_FREE)} & ~{_regex(taken)})"
-    return f"{_regex('|'.join(named))} | {other} {_regex(_fenced(_STOP))}"
-
-
-def _without(barred: Collection[str]) -> str:
-    """Return what takes the replies with some actions out of a grammar's replies."""
-    if not barred:
-        return ""
-    # `PlainTemplate` begins typed text with a space.
-    actions = [re.escape(each).replace(r"\]\ \[", r"\]\ \[ ?", 1) for each in barred]
-    before = r"(?:.|\n)*"
-    return f" & ~{_regex(before + _fenced('|'.join(actions)))}"
+    taken = "|".join([*dict.fromkeys(each.thought for each in verbs), named_start(page)])
+    # a first token may carry a space
+    line = _regex(" ?(?:" + "|".join(named) + ")")
+    other = f"{_regex(f'{_FREE}{{1,{MAX_THOUGHT}}}')} & ~{_regex(f' *(?:{taken})')}"
+    return f"{line} | ({other}) {_regex(_fenced(_STOP))}"
 
 
 def _actions(page: Page, nodes: Sequence[Node]) -> str:
@@ -192,14 +173,15 @@ def _actions(page: Page, nodes: Sequence[Node]) -> str:
     Args:
         nodes: those of the page that an action on an element may begin with.
     """
-    own = [pattern.action for pattern in _page_patterns(page)]
-    return "|".join([_actions_on(page, nodes), *own, *[WAIT] * may_wait(page), _STOP])
+    others = [pattern.action for pattern in _page_patterns(page)]
+    return "|".join([*_actions_on(page, nodes), *others, *[WAIT] * may_wait(page), _STOP])
 
 
-def _actions_on(page: Page, nodes: Sequence[Node]) -> str:
-    """Return a pattern of those that begin with an element."""
+def _actions_on(page: Page, nodes: Sequence[Node]) -> list[str]:
+    """Return patterns of the actions that begin with one of `nodes`, in replies with free
+    thoughts."""
     own = [pattern.action for pattern in _element_patterns(nodes)]
-    return "|".join([*own, *further_patterns(page, nodes)])
+    return [*own, *further_patterns(page, nodes)]
 
 
 def _element_patterns(nodes: Sequence[Node]) -> list[_ActionPattern]:

@@ -17,8 +17,8 @@ from agentkv.settings import ModelSettings
 BASE = "agentkv.json"
 """File beside peft's own that names the model that an adapter was trained on."""
 NAMES = "names_elements"
-"""Key in `BASE`: every reply that the adapter learned names the element that it acts on, in the
-line before its action. Constrained decoding then admits only such lines."""
+"""Key in `BASE`: every reply that the adapter learned names, in the line before its action, what it
+acts on (`reply.names_element`)."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """peft's files."""
 
@@ -92,14 +92,17 @@ def check_adapter(adapter: str | Path, name: str | Path) -> Path:
 
 
 def adapter_digest(adapter: str | Path) -> str:
-    """Return 16 hex digits of a SHA-256 over an adapter's files, to tell adapters apart.
+    """Return 16 hex digits of a SHA-256 over an adapter's files, and over whether it names what it
+    acts on, to tell adapters apart.
 
     Raises:
         ModelError: a file cannot be read.
     """
-    digest = hashlib.sha256()
+    folder, digest = Path(adapter).expanduser(), hashlib.sha256()
+    if names_elements(folder):
+        digest.update(NAMES.encode())
     for name in (CONFIG, WEIGHTS):
-        path = Path(adapter).expanduser() / name
+        path = folder / name
         try:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         except OSError as error:

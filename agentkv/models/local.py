@@ -35,7 +35,6 @@ from agentkv.models.saved import (
     save,
 )
 from agentkv.models.stream import StreamTurn, TokenStream, common_start
-from agentkv.models.tried import TriedActions
 from agentkv.policies.registry import policy as named_policy
 from agentkv.progress import Listener
 from agentkv.settings import ActingSettings, ModelSettings, PageSettings
@@ -73,8 +72,8 @@ class LocalModel:
     chunk: int = CHUNK
     """Tokens of an input that are read at once, unless `with_cache` is given another number."""
     names_elements: bool = False
-    """True if its adapter learned to name the element of an action in the line before it.
-    Constrained decoding then admits only such lines: see `reply_grammar`."""
+    """True if its adapter learned to name, in the line before an action, what is acted on.
+    Constrained decoding then admits only such lines, but for the stop: see `reply_grammar`."""
 
     def warm_up(self, cache: Cache) -> None:
         """Feed two tokens to an empty `cache`, which is of no further use.
@@ -164,7 +163,7 @@ class LocalModel:
 
 
 _DECIDING = (
-    *("decoding", "max_tries", "temperature", "max_new_tokens", "thinking"),
+    *("decoding", "temperature", "max_new_tokens", "thinking"),
     *("observation_tokens", "observations", "pins"),
 )
 """Settings that decide what a model reads and writes, beside those of pages."""
@@ -235,7 +234,6 @@ class PendingReply:
     stopwatch: Stopwatch | None
     is_question: bool
     """True if the reply answers a question; an answer is not a step of an episode."""
-    page: Page | None
 
 
 class LocalConversation:
@@ -256,7 +254,6 @@ class LocalConversation:
         random = torch.Generator(device=self._local.model.device).manual_seed(seed)
         self._sampler = Sampler(acting.settings.temperature, random)
         self._held = HeldSpans()
-        self._tried = TriedActions(acting.settings.max_tries)
         self._next_goal: list[int] = []
         """Ids of a goal or question that no page has followed yet."""
         self.is_cancelled: Callable[[], bool] = lambda: False
@@ -401,7 +398,7 @@ class LocalConversation:
             num_logprobs=0,
             stopwatch=stopwatch,
         )
-        return PendingReply(observation, generation, stopwatch, is_question, page)
+        return PendingReply(observation, generation, stopwatch, is_question)
 
     def _new_turn(self, page: Page | None, observation: str, note: str, actions: str) -> StreamTurn:
         template, last_pages = self._acting.template, self._acting.pages.last_pages
@@ -454,8 +451,6 @@ class LocalConversation:
         held: dict[str, str] = {}
         if not pending.is_question:  # the next step names what changes now
             held = self._held.changes(stream)
-            if pending.page is not None:
-                self._tried.note(pending.page, text)
         return Reply(
             text=text,
             observation=str(pending.observation),
@@ -500,7 +495,6 @@ class LocalConversation:
                 known=self._prompt.known,
                 earlier=stream.earlier,
                 held=self._held.save(),
-                tried=self._tried.save(),
                 random=base64.b64encode(bytes(self._sampler.random.get_state().tolist())),
                 settings=self._acting.deciding,
             ),
@@ -530,7 +524,6 @@ class LocalConversation:
         stream.cache, stream.pending = cache, list(saved.pending)
         stream.turns, stream.earlier = saved.turns, saved.earlier
         self._held.restore(saved.held)
-        self._tried.restore(saved.tried)
 
     def _new_rule(
         self,
@@ -560,7 +553,6 @@ class LocalConversation:
                 max_tokens=max_tokens,
                 only_stop=is_question,
                 names_elements=self._local.names_elements,
-                barred=() if page is None or is_question else self._tried.barred(page),
             )
             rule = GrammarRule(matcher, stopwatch=stopwatch)
         if template.thinking is None:

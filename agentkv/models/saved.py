@@ -17,7 +17,6 @@ from agentkv.files import make_folder, write_atomic
 from agentkv.models.held import SavedHeld
 from agentkv.models.model import CacheUse
 from agentkv.models.stream import StreamTurn
-from agentkv.models.tried import SavedTried
 from agentkv_env.changes import Known
 
 INDEX = "conversation.json"
@@ -69,8 +68,6 @@ class SavedConversation(SavedState):
     """Use of the caches before the present one."""
     held: SavedHeld = SavedHeld({}, {})
     """State of the `HeldSpans` after the last reply; empty in older files."""
-    tried: SavedTried = SavedTried()
-    """State of the `TriedActions`; empty in older files."""
     random: Base64Bytes
     """State of the random numbers."""
     settings: dict[str, str | int | float | bool | None]

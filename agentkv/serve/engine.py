@@ -136,6 +136,7 @@ class Engine:
             except BaseException as error:  # it belongs to the caller
                 future.set_exception(error)
                 return
+            self.sessions.count()
             self._count_sessions()
             future.set_result(done)
 
@@ -269,6 +270,7 @@ class Engine:
         if self._running:
             self._step()
             if time.monotonic() > self._counted_at + _COUNT_S:
+                self.sessions.count()
                 self._count_sessions()
 
     def _take(self, *, wait_s: float | None) -> None:
@@ -543,15 +545,17 @@ class Engine:
         self._leave(running)
         running.session.is_busy = False
         self.sessions.erase(running.session)
+        self.sessions.count()
         self._count_sessions()
 
     def _count_sessions(self) -> None:
-        """Count the sessions and their bytes, for threads that want to know."""
+        """Note the sessions, and their bytes as they were last counted, for threads that want to
+        know."""
         self._counted_at = time.monotonic()
         sessions, counters = self.sessions, self.counters
         counters.sessions = len(list(sessions))
         counters.sessions_in_memory = sum(each.cache is not None for each in sessions)
-        counters.session_bytes, counters.peak_bytes = sessions.nbytes, sessions.peak_nbytes
+        counters.session_bytes, counters.peak_bytes = sessions.counted_nbytes, sessions.peak_nbytes
         counters.spills, counters.loads = sessions.num_spills, sessions.num_loads
 
     def _leave(self, running: RunningJob) -> None:

@@ -417,11 +417,16 @@ def growth_of_fork(origin: Cache, bound: int, *, copies: bool) -> int:
     return more
 
 
-def needed(sessions: Sequence[ServedSession]) -> int:
+def needed(sessions: Sequence[ServedSession], held: int | None = None) -> int:
     """Return the bytes of sessions in memory, with those by which busy ones may still grow; what
-    several share counts once."""
-    nbytes = group_nbytes(cache for session in sessions for cache in session.caches)
-    return nbytes + sum(session.growth for session in sessions if session.is_busy)
+    several share counts once.
+
+    Args:
+        held: the bytes in memory, if they were just counted.
+    """
+    if held is None:
+        held = group_nbytes(cache for session in sessions for cache in session.caches)
+    return held + sum(session.growth for session in sessions if session.is_busy)
 
 
 @contextmanager

@@ -77,6 +77,8 @@ class SessionStore:
         """Sessions that went to disk, and that came back."""
         self.peak_nbytes = 0
         """The most bytes that all sessions had between two requests or tokens."""
+        self.counted_nbytes = 0
+        """Bytes of all sessions when they were last counted, which takes a millisecond or two."""
         self._files = SessionFiles(model, new_cache, folder, named)
         for saved in self._files.stored():
             session = self._add(saved.owner, saved.settings, saved.name, saved.slot)
@@ -90,6 +92,12 @@ class SessionStore:
     def nbytes(self) -> int:
         """Bytes of all sessions in memory; what several share counts once."""
         return group_nbytes(cache for session in self._sessions for cache in session.caches)
+
+    def count(self) -> int:
+        """Count the bytes of all sessions in memory, and return them."""
+        self.counted_nbytes = self.nbytes
+        self.peak_nbytes = max(self.peak_nbytes, self.counted_nbytes)
+        return self.counted_nbytes
 
     def at(self, owner: str, slot: int) -> ServedSession:
         """Return an owner's session by its number.
@@ -279,15 +287,14 @@ class SessionStore:
 
     def take_snapshot(self, session: ServedSession, point: ResumePoint) -> None:
         """Keep a snapshot at a point, if memory has room for it."""
-        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
         assert session.cache is not None
-        if self._exceeds(session, session.cache_nbytes - session.cache.shared_nbytes):
+        more = session.cache_nbytes - session.cache.shared_nbytes
+        if self._exceeds(session, more, held=self.count()):
             return
         try:
             session.take_snapshot(point, limit=self._max_snapshots)
         except Exception as error:  # such as a device without memory: there is no snapshot then
             _log.warning("no snapshot of session %r could be taken: %s", session.label, error)
-        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
 
     def make_room(self) -> None:
         """Drop snapshots and spill idle sessions until the rest fits into memory, with the growth
@@ -297,27 +304,45 @@ class SessionStore:
         time is over are erased before.
         """
         self.expire()
-        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
+        held: int | None = self.count()
         by_use = sorted(self._sessions, key=lambda session: (session.is_busy, session.used_at))
         if self.group_memory < self.memory:
             for group in {session.group for session in by_use}:
                 members = [each for each in by_use if each.group == group]
-                self._shrink(members, self.group_memory)
-        self._shrink(by_use, self.memory)
+                if self._shrink(members, self.group_memory):
+                    held = None
+        if self._shrink(by_use, self.memory, held) or held is None:
+            self.counted_nbytes = self.nbytes
 
-    def _shrink(self, sessions: Sequence[ServedSession], memory: int) -> None:
-        """Drop snapshots and spill idle sessions, in their order, until all fit into `memory`."""
+    def _shrink(
+        self, sessions: Sequence[ServedSession], memory: int, held: int | None = None
+    ) -> bool:
+        """Drop snapshots and spill idle sessions, in their order, until all fit into `memory`;
+        return whether anything was done.
+
+        Args:
+            held: bytes of the sessions, if they were just counted.
+        """
+        total, is_done = needed(sessions, held), False
         for session in sessions:
-            if needed(sessions) <= memory:
-                return
-            session.snapshots = []
-            if needed(sessions) > memory and not session.is_busy:
+            if total <= memory:
+                break
+            if session.snapshots:
+                session.snapshots, is_done = [], True
+                total = needed(sessions)
+            if total > memory and not session.is_busy and session.cache is not None:
                 self.spill(session)
+                total, is_done = needed(sessions), True
+        return is_done
 
-    def _exceeds(self, session: ServedSession, more: int = 0) -> bool:
+    def _exceeds(self, session: ServedSession, more: int = 0, *, held: int | None = None) -> bool:
         """Return whether all sessions, or those of the session's group, need more than their memory
-        if one takes more bytes."""
-        if needed(self._sessions) + more > self.memory:
+        if one takes more bytes.
+
+        Args:
+            held: bytes of all sessions, if they were just counted.
+        """
+        if needed(self._sessions, held) + more > self.memory:
             return True
         group = [each for each in self._sessions if each.group == session.group]
         return self.group_memory < self.memory and needed(group) + more > self.group_memory

@@ -104,6 +104,11 @@ class Field:
         return self.dtype.itemsize * math.prod(self.inner)
 
 
+def bytes_of_entry(fields: Sequence[Field]) -> int:
+    """Return the bytes of an entry in all heads and fields."""
+    return sum(field.heads * field.num_bytes for field in fields)
+
+
 EMPTY = Field(1, (0,), torch.float32)
 """A field without numbers."""
 

@@ -118,7 +118,7 @@ def test_replies_are_rewritten_as_each_kind_of_model_writes_them(
 
 
 def test_what_a_chat_model_is_taught_is_what_its_grammar_admits() -> None:
-    body = reply_grammar(PAGE, "Which model?", thoughts="free").partition("REPLY: (/")[2]
+    body = reply_grammar(PAGE, "Which model?", thoughts="free").partition("REPLY: /")[2]
     pattern = body.rpartition("/")[0].replace("\\/", "/")
     for reply in (CLICK.reply, STOP.reply, "```type [5] [RN-563] [0]```"):
         text = rewritten(reply, "free", goal="Which model?", pages=[PAGE])

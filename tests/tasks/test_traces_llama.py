@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from agentkv_tasks.bench.traces.llama_server import (
 )
 from agentkv_tasks.bench.traces.measure import TraceBench, run_bench
 from agentkv_tasks.bench.traces.rows import TraceRow
-from agentkv_tasks.bench.traces.table import PEER, sums, table
+from agentkv_tasks.bench.traces.table import peer_of, sums, table
 from agentkv_tasks.settings import RunSettings
 
 PREFIX, SHIFT = VARIANTS
@@ -112,7 +113,8 @@ def test_both_servers_get_the_same_prompts_and_the_same_memory(tmp_path: Path) -
     shown = io.StringIO()
     Console(width=80, file=shown).print(table(rows))
     text = shown.getvalue()
-    assert f"peer: what stands before it, relative to {PEER}" in " ".join(text.split())
+    assert f"peer: what stands before it, relative to {PREFIX}" in " ".join(text.split())
+    assert peer_of([found["keep"], found[SHIFT]]) == SHIFT and peer_of([found["keep"]]) is None
     ratio = f"{ours.sum_read / found[PREFIX].sum_read:.2f}"
     assert ratio in next(line for line in text.splitlines() if "full keep" in line).split()
     assert max(map(len, text.splitlines())) <= 80
@@ -123,6 +125,13 @@ def test_a_context_that_the_model_does_not_have_is_refused(tmp_path: Path) -> No
     _need_llama_server()
     with pytest.raises(BenchError, match=r"found --context 9,000, and the model has 8,192 pos"):
         run_bench(_bench(tmp_path, context=9000), Console(quiet=True))
+
+
+def test_a_context_without_llama_cpp_is_refused(tmp_path: Path) -> None:
+    settings = RunSettings.read(policies=("full",))
+    bench = replace(_bench(tmp_path, context=512), settings=settings, against=())
+    with pytest.raises(BenchError, match="add --against llama.cpp"):
+        run_bench(bench, Console(quiet=True))
 
 
 def test_a_file_that_llama_cpp_does_not_take_ends_in_an_error(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from agentkv.cache.cache import Cache
+from agentkv.models.adapter import adapter_digest
 from agentkv.models.find import ModelError
 from agentkv.models.load import load_model
 from agentkv.models.local import LocalModel
@@ -499,6 +500,14 @@ def test_an_adapter_names_elements_if_all_that_it_learned_does(
         trained(folder, path, tmp_path / str(number), "--steps", 1)
         loaded = load_model(folder, device="cpu", adapter=tmp_path / str(number))
         assert loaded.names_elements == (is_chat and names)
+    # what was learned first is not forgotten at once
+    more = tmp_path / "more"
+    trained(folder, recordings, more, "--steps", 1, "--start", tmp_path / "1")
+    assert not load_model(folder, device="cpu", adapter=more).names_elements
+    about = json.loads((named / "agentkv.json").read_text())
+    before = adapter_digest(named)
+    (named / "agentkv.json").write_text(json.dumps({**about, "names_elements": not is_chat}))
+    assert adapter_digest(named) != before
 
 
 def test_an_adapter_that_does_not_belong_to_the_model_is_refused(

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from agentkv_kernels.layout import Field
+from agentkv_kernels.layout import Field, bytes_of_entry
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Bytes at a multiple of which a part of a file can be mapped."""
@@ -109,6 +109,7 @@ class SharedEntries:
     ) -> None:
         self.file, self.start, self._fields = file, start, tuple(fields)
         self.capacities = tuple(capacities)
+        self._entry_nbytes = bytes_of_entry(self._fields)
         self.counts = [0] * len(capacities)
         """Entries of each segment that the file holds."""
         self.tables: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -137,7 +138,7 @@ class SharedEntries:
 
     def bytes_of(self, counts: Sequence[int]) -> int:
         """Return the bytes of `counts` entries of each segment."""
-        return sum(counts) * sum(field.heads * field.num_bytes for field in self._fields)
+        return sum(counts) * self._entry_nbytes
 
     def tensors(self, view: "FileView") -> list[Tensor]:
         """Return a flat tensor for each field in a mapping of the file, as in `EntryTable`."""

@@ -109,10 +109,9 @@ def _write(table: EntryTable, entries: SharedEntries) -> None:
 
 def held_nbytes(tables: Iterable[EntryTable]) -> int:
     """Return the bytes of tables of any caches, counting what they share once."""
-    total, shared = 0, {}
+    total, shared = 0, set[SharedEntries]()
     for table in tables:
-        total += table.nbytes
-        if table.shared is not None:
-            shared[table.shared] = table.shared.nbytes
-            total -= table.shared.bytes_of(table.num_shared)
-    return total + sum(shared.values())
+        total += table.own_nbytes
+        if (entries := table.shared) is not None:
+            shared.add(entries)
+    return total + sum(entries.nbytes for entries in shared)

@@ -25,6 +25,7 @@ from agentkv_kernels.layout import (
     Addressed,
     Field,
     TableDescriptor,
+    bytes_of_entry,
 )
 from agentkv_kernels.ragged import RaggedLayout
 
@@ -107,6 +108,7 @@ class EntryTable(Addressed):
         """Extents and addresses; compiled code appends and drops entries in it."""
         self._layout: RaggedLayout | None = None
         self._shared: _Shared | None = None
+        self._entry_nbytes = bytes_of_entry(self.fields)
 
     @property
     def counts(self) -> list[int]:
@@ -119,12 +121,25 @@ class EntryTable(Addressed):
 
         Unused capacity beside shared entries is address space, and is left out.
         """
-        return sum(map(self._field_nbytes, range(len(self.fields))))
+        if self._shared is None:
+            return sum(tensor.untyped_storage().nbytes() for tensor in self.tensors)
+        return self._num_entries * self._entry_nbytes
+
+    @property
+    def own_nbytes(self) -> int:
+        """Those of them that are not bytes of shared entries."""
+        if self._shared is None:
+            return self.nbytes
+        return (self._num_entries - sum(self._shared.counts)) * self._entry_nbytes
 
     def _field_nbytes(self, f: int) -> int:
         if self._shared is None:
             return self.tensors[f].untyped_storage().nbytes()
-        return sum(self.counts) * self.fields[f].heads * self.fields[f].num_bytes
+        return self._num_entries * self.fields[f].heads * self.fields[f].num_bytes
+
+    @property
+    def _num_entries(self) -> int:
+        return self.descriptor.count(0, self.num_segments)
 
     @property
     def layout(self) -> RaggedLayout:

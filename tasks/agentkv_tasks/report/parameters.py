@@ -66,7 +66,6 @@ _SETTINGS: Mapping[str, tuple[str, _Words]] = {
     "chunk": ("chunk", _counted("{:,} tokens", "-")),
     "max_steps": ("steps of an episode", _counted("{} at most", "as each task says")),
     "max_parse_failures": ("unreadable replies", _counted("{} in a row end an episode", "-")),
-    "max_tries": ("tries", _counted("{} visits to a page may take the same action", "any number")),
     "max_repeats": ("repeated actions", _counted("{} in a row end an episode", "-")),
     "timeout_s": ("time of an episode", _counted("{:g} s at most", "no limit")),
     "strict": ("replies", _yes("parsed as VisualWebArena does", "parsed without its known flaws")),

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from agentkv.dialog.prompt import Template
 from agentkv.dialog.reply import names_element
-from agentkv.models.adapter import base_file, quiet_peft, wrapped_in
+from agentkv.models.adapter import base_file, names_elements, quiet_peft, wrapped_in
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
 from agentkv_tasks.train.clock import RunningClock
@@ -125,7 +125,7 @@ class Training:
         self.folder = TrainingFolder(
             settings.to,
             about_base=about_base,
-            names_elements=_names_elements(learned, local.template),
+            names_elements=_names_elements(learned, local.template, settings.start),
             deciding=settings.deciding,
         )
         torch.manual_seed(settings.shuffle_seed)
@@ -328,10 +328,14 @@ class Training:
         )
 
 
-def _names_elements(recordings: Sequence[Recording], template: Template) -> bool:
-    """Return whether all replies that are learned name what they act on. Those that are rewritten
-    for the template do."""
-    return template.thoughts == "free" and all(
+def _names_elements(
+    recordings: Sequence[Recording], template: Template, start: Path | None
+) -> bool:
+    """Return whether all replies that are learned, and were learned by the adapter that the
+    training begins with, name what they act on. Those that are rewritten for the template do."""
+    if template.thoughts != "free" or (start is not None and not names_elements(start)):
+        return False
+    return all(
         names_element(step.reply, step.page)
         for recording in recordings
         if recording.thoughts == "free"

@@ -11,6 +11,7 @@ from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.further import describe
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate
+from agentkv.dialog.reply import write_free_reply
 from agentkv.dialog.reply_grammar import reply_grammar
 from agentkv_env.actions import FURTHER_KINDS, extract, parse
 from agentkv_env.page import Box, Node, Page, Use
@@ -49,9 +50,17 @@ REFUSED = (
 )
 
 
-def accepts(grammar: Grammar, tokenizer: Tokenizer, page: Page, action: str) -> bool:
-    matcher = grammar.start(page, "goal", thoughts="free")
-    for id in tokenizer.encode(f"so\n```{action}```").ids:
+def accepts(
+    grammar: Grammar,
+    tokenizer: Tokenizer,
+    page: Page,
+    action: str,
+    *,
+    line: str = "so",
+    names_elements: bool = False,
+) -> bool:
+    matcher = grammar.start(page, "goal", thoughts="free", names_elements=names_elements)
+    for id in tokenizer.encode(f"{line}\n```{action}```").ids:
         if not matcher.allowed()[id]:
             return False
         matcher.consume([id])
@@ -69,7 +78,10 @@ def test_the_grammar_admits_what_a_page_has_a_use_for(
 ) -> None:
     assert accepts(grammar, plain_tokenizer, PAGE, action)
     assert not accepts(grammar, plain_tokenizer, PAGE.without_uses(), action)
-    assert parse(extract(f"so\n```{action}```", strict=False), strict=False)
+    parsed = parse(extract(f"so\n```{action}```", strict=False), strict=False)
+    line = write_free_reply(parsed, PAGE).partition("\n")[0]
+    assert accepts(grammar, plain_tokenizer, PAGE, action, line=line, names_elements=True)
+    assert not accepts(grammar, plain_tokenizer, PAGE, action, names_elements=True)
 
 
 @pytest.mark.parametrize("action", REFUSED)

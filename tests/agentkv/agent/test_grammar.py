@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,8 +8,9 @@ from tokenizers import Tokenizer
 
 from agentkv.dialog.grammar import CLOSING_TOKENS, Grammar, GrammarError, Matcher
 from agentkv.dialog.prompt import Thoughts
-from agentkv.dialog.reply import write_free_reply, write_reply
+from agentkv.dialog.reply import names_element, write_free_reply, write_reply
 from agentkv.dialog.reply_grammar import reply_grammar
+from agentkv.models.local import LocalModel
 from agentkv.models.scripted import Solution
 from agentkv_env.actions import Action, extract, parse
 from agentkv_env.page import Box, Node, Page
@@ -183,50 +185,52 @@ def test_lines_stay_free_on_a_page_with_too_many_elements(
     assert accepts(matcher, plain_tokenizer.encode("The last one.\n```click [8]```").ids)
 
 
-@pytest.mark.parametrize("thoughts", ["named", "free"])
-def test_barred_actions_are_not_admitted(
-    grammar: Grammar, plain_tokenizer: Tokenizer, page: Page, thoughts: Thoughts
-) -> None:
-    barred = ["click [3]", "hover [3]", "type [5] [blue kayak] [1]", "type [6] [Name (A-Z)] [0]"]
+def test_names_of_every_kind_can_be_written(grammar: Grammar, plain_tokenizer: Tokenizer) -> None:
+    box = Box(0, 0, 1, 1)
+    names = ("a/b", "C:\\new", "Hôtel 🚢 [1] 'x' \"y\"", "", "x" * 500, "two\nlines", "(.*)|^$?")
+    nodes = [Node("element", "link", name, box, id=i) for i, name in enumerate((*names, "a/b"))]
+    nodes.append(Node("element", "tab", "le", box, id=20))
+    page = Page("http://a.localhost/", "", tuple(nodes))
 
-    def admits(line: str, action: str) -> bool:
-        line = line if thoughts == "free" else "at " + line.partition(" ")[2]
-        matcher = grammar.start(page, GOAL, thoughts=thoughts, barred=barred)
-        return accepts(matcher, plain_tokenizer.encode(f"{line}\n```{action}```").ids)
-
-    assert not admits("link Blue Kayak", "click [3]")
-    assert not admits("link Blue Kayak", "hover [3]")
-    assert not admits("textbox Search", "type [5] [blue kayak] [1]")
-    assert not admits("textbox Search", "type [5] [ blue kayak] [1]")
-    assert not admits("combobox Sort by", "type [6] [Name (A-Z)] [0]")
-    assert admits("textbox Search", "type [5] [blue kayak] [0]")
-    assert admits("textbox Search", "type [5] [red kayak] [1]")
-    assert admits("textbox Search", "click [5]")
-    assert admits("button Add to cart", "click [18]")
-
-
-def test_an_element_all_of_whose_actions_are_barred_is_not_acted_on(
-    grammar: Grammar,
-    plain_tokenizer: Tokenizer,
-    page: Page,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def admits(reply: str, *, names_elements: bool) -> bool:
-        matcher = grammar.start(
-            page,
-            GOAL,
-            thoughts="free",
-            names_elements=names_elements,
-            barred=["click [3]", "hover [3]"],
-        )
+    def admits(reply: str) -> bool:
+        matcher = grammar.start(page, GOAL, thoughts="free", names_elements=True)
         return accepts(matcher, plain_tokenizer.encode(reply).ids)
 
-    assert not admits("link Blue Kayak\n```go_back```", names_elements=True)
-    assert admits("link Blue Kayak\n```go_back```", names_elements=False)
-    assert not admits("link Blue Kayak\n```click [18]```", names_elements=False)
-    # where a page has too many elements to name, nothing else could follow the line
-    monkeypatch.setattr("agentkv.dialog.reply_grammar.MAX_ELEMENT_CHARS", 100)
-    assert admits("link Blue Kayak\n```click [18]```", names_elements=True)
+    for node in nodes:
+        reply = write_free_reply(Action("click", element_id=node.id), page)
+        assert names_element(reply, page) and admits(reply) and admits(f" {reply}")
+        assert not admits(reply.replace(f"[{node.id}]", "[21]"))
+    assert admits("link a/b\n```click [0]```") and admits("link a/b\n```click [7]```")
+    for line in ("table for two", "links", "4 m", "done"):
+        assert admits(f"{line}\n```stop [x]```")
+    for line in ("tab", "tab 2", "linkB", " link a", "  link", " go_back", ""):
+        assert not admits(f"{line}\n```stop [x]```")
+    quoted = write_free_reply(Action("stop", answer="2"), page, quote="tab 2")
+    assert quoted == "done\n```stop [2]```" and admits(quoted)
+
+
+@pytest.mark.parametrize("names_elements", [False, True])
+def test_a_page_without_elements_admits_an_action_and_no_empty_one(
+    grammar: Grammar, plain_tokenizer: Tokenizer, names_elements: bool
+) -> None:
+    page = Page("http://a.localhost/", "", (Node("text", "text", "Gone.", Box(0, 0, 1, 1)),))
+
+    def admits(reply: str) -> bool:
+        matcher = grammar.start(page, GOAL, thoughts="free", names_elements=names_elements)
+        return accepts(matcher, plain_tokenizer.encode(reply).ids)
+
+    assert admits("go_back\n```go_back```") and admits("Gone.\n```stop [Gone.]```")
+    assert not admits("go_back\n``````") and not admits("Gone.\n``````")
+
+
+def test_a_model_whose_adapter_names_elements_names_one_before_it_acts(
+    tiny_chat_model: LocalModel, page: Page
+) -> None:
+    model = replace(tiny_chat_model, names_elements=True)
+    for seed in range(6):
+        acting = model.with_cache("full", temperature=1.0, max_new_tokens=200)
+        text = acting.begin(GOAL, seed=seed).reply(page).text
+        assert names_element(text, page), text
 
 
 def test_a_complete_reply_may_only_end(

@@ -179,7 +179,8 @@ def contenders(
             model.
 
     Raises:
-        BenchError: the memory does not suffice for llama.cpp, or the model has fewer positions.
+        BenchError: the memory does not suffice for llama.cpp, the model has fewer positions, or
+            there is a context and no llama.cpp.
         ValueError: `memory` is no number of bytes.
     """
     limit = memory_of(str(local.model.device), memory)
@@ -187,6 +188,8 @@ def contenders(
         OurServer(local, run, policy, way, limit) for policy in run.policies for way in edits
     ]
     if not against:
+        if context is not None:
+            raise BenchError("--context is the one of llama.cpp's server; add --against llama.cpp")
         return found
     path = find_model(run.model)
     assert isinstance(path, Path) and local.max_positions is not None

@@ -126,6 +126,8 @@ def _alike(bench: TraceBench, local: LocalModel) -> dict[str, Any]:
             "seed": bench.seed,
             "chunk": bench.settings.chunk,
             "memory": bench.memory,
+            "context": bench.context,
+            "group": GROUP,
             "trace_sha256": file,
         },
         **measured_on(local.model),

@@ -13,9 +13,6 @@ from agentkv_tasks.bench.traces.llama_server import VARIANTS
 from agentkv_tasks.bench.traces.rows import TraceRow
 from agentkv_tasks.bench.traces.trace import PRUNING
 
-PEER = next(iter(VARIANTS))
-"""The contender that others are compared with: llama.cpp's server with its own defaults."""
-
 _CAPTION = (
     "{model}, {device}, {threads}; {source} trace, {memory} for each server's entries. What hosts "
     "do with earlier messages: plain, nothing; removed, they remove the oldest turns; noted and "
@@ -71,16 +68,24 @@ def sums(rows: Sequence[TraceRow]) -> dict[str, dict[tuple[str, str], Sum]]:
     return found
 
 
+def peer_of(rows: Sequence[TraceRow]) -> str | None:
+    """Return the contender that others are compared with: llama.cpp's server with its own defaults,
+    or else another of its variants; None if there is none."""
+    labels = {row.label for row in rows}
+    return next((label for label in VARIANTS if label in labels), None)
+
+
 def table(rows: Sequence[TraceRow]) -> Table:
     """Return tokens read and times, by kind of session."""
-    first, has_peer = rows[0], any(row.label == PEER for row in rows)
+    first, compared = rows[0], peer_of(rows)
+    has_peer = compared is not None
     caption = _CAPTION.format(
         model=first.model,
         device=first.device,
         threads=threads_text(first.threads),
         source=first.source,
         memory=human_bytes(first.memory_bytes),
-        peer=_PEER.format(label=PEER) if has_peer else "",
+        peer=_PEER.format(label=compared) if has_peer else "",
     )
     peer = ("peer",) * has_peer
     found = bench_table(
@@ -89,7 +94,8 @@ def table(rows: Sequence[TraceRow]) -> Table:
         length="hosts",
         label="cache",
     )
-    for name, way, each, against in with_gaps(found, _lines(sums(rows)), key=lambda line: line[0]):
+    lines = _lines(sums(rows), compared)
+    for name, way, each, against in with_gaps(found, lines, key=lambda line: line[0]):
         ratios = ["", "", ""]
         if against is not None:
             ratios = [
@@ -118,8 +124,8 @@ def table(rows: Sequence[TraceRow]) -> Table:
 
 
 def _lines(
-    all_sums: Mapping[str, Mapping[tuple[str, str], Sum]],
+    all_sums: Mapping[str, Mapping[tuple[str, str], Sum]], compared: str | None
 ) -> Iterator[tuple[str, tuple[str, str], Sum, Sum | None]]:
     for name, ways in all_sums.items():
         for way, each in ways.items():
-            yield name, way, each, ways.get((PEER, ""))
+            yield name, way, each, None if compared is None else ways.get((compared, ""))

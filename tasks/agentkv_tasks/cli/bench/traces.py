@@ -46,8 +46,8 @@ def traces(
         int | None,
         typer.Option(
             min=1,
-            help="Tokens of the longest prompt with its reply, for which llama.cpp's server "
-            "reserves memory. [default: the model's positions]",
+            help="Tokens for whose entries llama.cpp's server reserves memory; a longer prompt "
+            "ends the run. [default: the model's positions]",
         ),
     ] = None,
     threads: Threads = None,
