@@ -14,6 +14,8 @@ from agentkv.dialog.prompt import (
     TokenizedTemplate,
     UntrustedTextTokenizer,
     one_line,
+    spaced,
+    unspaced,
 )
 from agentkv.dialog.rendering import Renderer, TemplateError, chat_templates
 from agentkv_env.serialize import Layout
@@ -120,8 +122,12 @@ class ChatTemplate(TokenizedTemplate):
         return [*self.encode(text), *self._tokenizer.encode_trusted(self._before_reply)]
 
     def reply(self, text: str) -> list[int]:
-        """Return the ids of a reply and what closes it."""
-        return [*self.encode(text), *self.separator]
+        """Return the ids of a reply and what closes it: the target of training."""
+        return [*self.encode(spaced(text)), *self.separator]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode the ids of a reply, without control tokens and the space before its text."""
+        return unspaced(super().decode(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,5 +299,5 @@ tab_focus [n]               another tab, counted from 0; also new_tab, close_tab
 stop [answer]               the objective is reached; the answer, if one was asked for
 
 For example, to follow the line "[12] link 'Opening hours'":
-link Opening hours
+'Opening hours' link
 ```click [12]```"""

@@ -157,6 +157,17 @@ _FREE_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[)(?=[^\]\s])")
 _SPACED_TEXT = re.compile(r"(```(?:type \[\d+\]|stop) \[) ")
 
 
+def spaced(reply: str) -> str:
+    """Return a reply whose typed or answered text begins with a space, as a model learns to write
+    it: its first token is then the one that the text begins with in a sentence."""
+    return _FREE_TEXT.sub(r"\1 ", reply)
+
+
+def unspaced(reply: str) -> str:
+    """Return a reply without the space that its text may begin with."""
+    return _SPACED_TEXT.sub(r"\1", reply)
+
+
 class TokenizedTemplate:
     """The encoding that all prompt formats share."""
 
@@ -240,11 +251,11 @@ class PlainTemplate(TokenizedTemplate):
 
     def reply(self, text: str) -> list[int]:
         """Return the ids of a reply and its end token: the target of training."""
-        return [*self.encode(_FREE_TEXT.sub(r"\1 ", text)), self._end]
+        return [*self.encode(spaced(text)), self._end]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode the ids of a reply, without control tokens and the space before its text."""
-        return _SPACED_TEXT.sub(r"\1", self._tokenizer.decode(ids))
+        return unspaced(self._tokenizer.decode(ids))
 
 
 class UntrustedTextTokenizer:

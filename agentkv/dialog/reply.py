@@ -44,8 +44,9 @@ def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
     """Return a whole reply for `action` as chat models are told to write it (`dialog.chat`): a line
     that says what it acts on, then the action in a fence.
 
-    The line has the element's role and name. Without an element it is the quotation, unless that
-    begins as if it named one, or else the verb, or `done` before a stop.
+    The line has the element's name in quotation marks, as pages show it, then its role. Without an
+    element it is the quotation, unless that begins with a quotation mark, or else the verb, or
+    `done` before a stop.
 
     Args:
         quote: as in `write_reply`.
@@ -53,7 +54,7 @@ def write_free_reply(action: Action, page: Page, *, quote: str = "") -> str:
     node = None if action.element_id is None else page.element(action.element_id)
     if node is not None:
         line = described(node)
-    elif quote and not re.fullmatch(named_start(page), quote):
+    elif quote and not quote.startswith("'"):
         line = quote
     else:
         line = "done" if action.kind == "stop" else action.kind
@@ -80,17 +81,9 @@ def rewritten(reply: str, thoughts: Thoughts, *, goal: str, pages: Sequence[Page
     return write(action, pages[-1], quote=quote)
 
 
-def named_start(page: Page) -> str:
-    """Return a regular expression of the lines that begin as if they named an element of `page`:
-    with a role, alone or before anything but a lowercase letter."""
-    roles = {node.role for node in page.nodes if node.id is not None} - {""}
-    either = "|".join(sorted(re.escape(role) for role in roles)) or r"[^\s\S]"
-    return rf"(?:{either})(?:[^a-z\n][^\n]*)?"
-
-
 def names_element(reply: str, page: Page) -> bool:
     """Return whether the line before the action of a free reply is one that `write_free_reply` may
-    write: before a stop, any that does not begin as if it named an element.
+    write: before a stop, any that does not begin as if it named an element, with a quotation mark.
 
     Raises:
         ActionError: the reply holds no readable action.
@@ -98,7 +91,7 @@ def names_element(reply: str, page: Page) -> bool:
     action = parse(extract(reply, strict=False), strict=False)
     line = reply.partition("```")[0]
     if action.kind == "stop":
-        return not re.fullmatch(named_start(page), line.removesuffix("\n"))
+        return not line.startswith("'")
     return line == write_free_reply(action, page).partition("```")[0]
 
 
@@ -112,8 +105,13 @@ def notes_in(reply: str, thoughts: Thoughts) -> str:
 
 
 def described(node: Node) -> str:
-    """Return the role and the name of `node`, as free replies name it."""
-    return node.role if label(node) == node.role else f"{node.role} {label(node)}"
+    """Return the name and the role of `node`, as free replies name it: `'Opening hours' link`.
+
+    The name stands as on pages, between the same marks, so that its first token can be copied. It
+    comes first because it decides what is acted on; the role follows from it on most pages, and a
+    grammar that admits only what is there adds it (our choice).
+    """
+    return f"'{shown_name(node.name)}' {node.role}"
 
 
 def label(node: Node) -> str:

@@ -13,7 +13,7 @@ from agentkv.dialog.further import WAIT, may_wait
 from agentkv.dialog.further import patterns as further_patterns
 from agentkv.dialog.prompt import Thoughts
 from agentkv.dialog.quotes import SHOWN, TEXT, quotation_rules, text_pattern
-from agentkv.dialog.reply import MAX_THOUGHT, described, label, named_start
+from agentkv.dialog.reply import MAX_THOUGHT, described, label
 from agentkv_env.page import Node, Page
 from agentkv_env.serialize import MAX_NAME, MAX_OPTIONS, neutralize
 
@@ -59,8 +59,8 @@ def reply_grammar(
     Args:
         names_elements: free thoughts name an element of the page and are followed by an action on
             it, or are the verb of an action without an element and are followed by that. After any
-            other line comes the stop; none begins as if it named an element (`reply.named_start`).
-            On a page whose elements take more than `MAX_ELEMENT_CHARS`, thoughts stay free.
+            other line comes the stop; none begins with a quotation mark, as names do. On a page
+            whose elements take more than `MAX_ELEMENT_CHARS`, thoughts stay free.
         only_stop: the only action is the stop.
     """
     if thoughts == "free":
@@ -111,9 +111,9 @@ def continuation_grammar(page: Page, goal: str, prefix: str) -> str | None:
 
 def named_grammar(page: Page, line: str, *, names_elements: bool = False) -> str | None:
     """Return the grammar of the replies with free thoughts that begin with `line`, which names an
-    element: its role and its name, as `reply.write_free_reply` writes them.
+    element: its name and its role, as `reply.write_free_reply` writes them.
 
-    Their actions on elements begin with one of those that have this role and name.
+    Their actions on elements begin with one of those that have this name and role.
 
     Args:
         names_elements: no action without an element follows.
@@ -160,7 +160,7 @@ def _named_lines(page: Page) -> str | None:
     if may_wait(page):
         verbs.append(_ActionPattern(WAIT, WAIT))
     named += [each.thought + _fenced(each.action) for each in verbs]
-    taken = "|".join([*dict.fromkeys(each.thought for each in verbs), named_start(page)])
+    taken = "|".join([*dict.fromkeys(each.thought for each in verbs), r"'[^\n]*"])
     # a first token may carry a space
     line = _regex(" ?(?:" + "|".join(named) + ")")
     other = f"{_regex(f'{_FREE}{{1,{MAX_THOUGHT}}}')} & ~{_regex(f' *(?:{taken})')}"

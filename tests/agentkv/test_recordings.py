@@ -98,14 +98,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "free", "named"),
     [
-        (CLICK.reply, "link Blue Kayak\n```click [3]```", CLICK.reply),
+        (CLICK.reply, "'Blue Kayak' link\n```click [3]```", CLICK.reply),
         (STOP.reply, "MODEL RN-563\n```stop [RN-563]```", STOP.reply),
         ("x\n```stop []```", "done\n```stop []```", "done\n```stop []```"),
         ("x\n```scroll [down]```", "scroll\n```scroll [down]```", "scroll\n```scroll [down]```"),
-        ("x\n```click [6]```", "button\n```click [6]```", "at button\n```click [6]```"),
+        ("x\n```click [6]```", "'' button\n```click [6]```", "at button\n```click [6]```"),
         (
             "```type [5] [RN-563] [0]```",
-            "textbox Coupon code\n```type [5] [RN-563] [0]```",
+            "'Coupon code' textbox\n```type [5] [RN-563] [0]```",
             "at Coupon code\nfrom MODEL RN-563\n```type [5] [RN-563] [0]```",
         ),
     ],

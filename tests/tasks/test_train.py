@@ -40,7 +40,7 @@ from tests.agentkv.test_recordings import CLICK, EPISODE, STOP
 from tests.tasks.tiny_folder import save_model
 
 FREE = (
-    RecordedStep(CLICK.page, "link Blue Kayak\n```click [3]```"),
+    RecordedStep(CLICK.page, "'Blue Kayak' link\n```click [3]```"),
     RecordedStep(STOP.page, "MODEL RN-563\n```stop [RN-563]```", STOP.note),
 )
 

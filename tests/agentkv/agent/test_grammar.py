@@ -123,18 +123,18 @@ def test_a_free_thought_that_names_an_element_allows_no_other(
 
     name = 'Hôtel 🚢 "Nord"'
     for number, allowed in ((1, True), (2, True), (3, False), (4, False)):
-        assert free(f"link {name}\n```click [{number}]```") == allowed
-    assert free(f"button {name}\n```hover [3]```")
-    assert not free(f"button {name}\n```hover [1]```")
-    assert free("textbox\n```type [4] [two\nlines] [0]```")
-    assert not free("textbox\n```click [1]```")
-    assert free("img Map\n```drag [5] [1]```")  # only what it begins with is named
-    assert not free("link Map\n```drag [4] [1]```")
-    for line in (f"link {name}", f"button {name}"):
+        assert free(f"'{name}' link\n```click [{number}]```") == allowed
+    assert free(f"'{name}' button\n```hover [3]```")
+    assert not free(f"'{name}' button\n```hover [1]```")
+    assert free("'' textbox\n```type [4] [two\nlines] [0]```")
+    assert not free("'' textbox\n```click [1]```")
+    assert free("'Map' img\n```drag [5] [1]```")  # only what it begins with is named
+    assert not free("'Map' link\n```drag [4] [1]```")
+    for line in (f"'{name}' link", f"'{name}' button"):
         assert free(f"{line}\n```go_back```")
         assert free(f"{line}\n```stop [done]```")
-    # a line that is no role and name, or those of no element, says nothing about numbers
-    for line in (name, f"the link {name}", "button Elsewhere", "link Harbour", ""):
+    # a line that is no name and role, or those of no element, says nothing about numbers
+    for line in (name, f"the '{name}' link", "'Elsewhere' button", "'Harbour' link", ""):
         assert free(f"{line}\n```click [3]```")
 
 
@@ -142,14 +142,14 @@ def test_the_number_of_the_only_element_that_is_named_is_forced(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
     matcher = grammar.start(page, GOAL, thoughts="free")
-    matcher.consume(plain_tokenizer.encode("link Blue Kayak\n```click [").ids)
+    matcher.consume(plain_tokenizer.encode("'Blue Kayak' link\n```click [").ids)
     assert plain_tokenizer.decode(matcher.forced()).startswith("3]")
 
 
 def test_a_thought_that_names_an_element_closes_before_the_limit(
     grammar: Grammar, plain_tokenizer: Tokenizer, page: Page
 ) -> None:
-    ids = plain_tokenizer.encode("link Blue Kayak\n```").ids
+    ids = plain_tokenizer.encode("'Blue Kayak' link\n```").ids
     matcher = grammar.start(page, GOAL, thoughts="free", max_tokens=len(ids) + 2)
     matcher.consume(ids)
     assert not accepts(matcher, plain_tokenizer.encode("click [4]```").ids)
@@ -167,11 +167,11 @@ def test_a_line_that_has_to_name_what_is_acted_on_names_nothing_else(
         assert admits(write_free_reply(action, page)), text
     assert admits("blue kayak 12 m\n```stop [12 m]```")  # any other line is a quotation
     assert not admits("The blue one.\n```click [3]```")
-    assert not admits("link Green Kayak\n```click [3]```")
-    assert not admits("link Blue Kayak\n```click [18]```")
-    assert not admits("link Blue Kayak\n```stop [12 m]```")
-    assert not admits("link Green Kayak\n```stop [12 m]```")
-    assert not admits("linkGreen Kayak\n```stop [12 m]```")
+    assert not admits("'Green Kayak' link\n```click [3]```")
+    assert not admits("'Blue Kayak' button\n```click [3]```")
+    assert not admits("'Blue Kayak' link\n```click [18]```")
+    assert not admits("'Blue Kayak' link\n```stop [12 m]```")
+    assert not admits("'Green Kayak' link\n```stop [12 m]```")
     assert not admits("scroll\n```go_back```")
     assert not admits("go_back\n```stop []```")
     assert not admits("wait\n```wait```")
@@ -200,12 +200,12 @@ def test_names_of_every_kind_can_be_written(grammar: Grammar, plain_tokenizer: T
         reply = write_free_reply(Action("click", element_id=node.id), page)
         assert names_element(reply, page) and admits(reply) and admits(f" {reply}")
         assert not admits(reply.replace(f"[{node.id}]", "[21]"))
-    assert admits("link a/b\n```click [0]```") and admits("link a/b\n```click [7]```")
-    for line in ("table for two", "links", "4 m", "done"):
+    assert admits("'a/b' link\n```click [0]```") and admits("'a/b' link\n```click [7]```")
+    for line in ("link a/b", "tab", "4 m", "done", 'the "x"'):
         assert admits(f"{line}\n```stop [x]```")
-    for line in ("tab", "tab 2", "linkB", " link a", "  link", " go_back", ""):
+    for line in ("'a/b' link", "'B' link", "'", " 'a", "  'a'", " go_back", ""):
         assert not admits(f"{line}\n```stop [x]```")
-    quoted = write_free_reply(Action("stop", answer="2"), page, quote="tab 2")
+    quoted = write_free_reply(Action("stop", answer="2"), page, quote="'the 2")
     assert quoted == "done\n```stop [2]```" and admits(quoted)
 
 
