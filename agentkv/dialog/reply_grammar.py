@@ -238,7 +238,7 @@ def _element_action(node: Node) -> str:
     else:
         text = "|".join(re.escape(neutralize(each)) for each in node.options[:MAX_OPTIONS])
     if text and _is_typeable(node):
-        # `PlainTemplate` begins typed text with a space.
+        # learned replies begin typed text with a space: `prompt.spaced`
         actions.append(rf"type \[{id}\] \[ ?(?:{text})\] \[[01]\]")
     return "|".join(actions)
 

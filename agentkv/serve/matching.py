@@ -186,8 +186,8 @@ class SessionFinder:
     ) -> tuple[SessionMatch, Held]:
         """Return a match and what its session has read after the point.
 
-        A match without a point keeps the beginning of its own session, or gets the session that
-        begins most like the request as its source.
+        If a match has no point, the request keeps the beginning of its session. If that is empty or
+        missing, the source becomes the session that begins most like the request.
         """
         point, own = match.point, match.session
         if point is None and (own is None or not own.history):

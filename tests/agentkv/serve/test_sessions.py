@@ -376,3 +376,8 @@ def test_cold_tiers_of_several_replies_stay_within_the_memory(
                 pool.submit(ask, served, messages, prompt_cache_key=name, **replies)
         sessions = served.engine.sessions
         assert sessions.peak_nbytes <= sessions.memory and sessions.num_spills > 0
+        served.idle()
+        assert sessions.counted_nbytes == sessions.nbytes > 0
+        sessions.memory = 1
+        sessions.make_room()
+        assert sessions.counted_nbytes == sessions.nbytes == 0  # all are on disk

@@ -189,7 +189,7 @@ def contenders(
     ]
     if not against:
         if context is not None:
-            raise BenchError("--context is the one of llama.cpp's server; add --against llama.cpp")
+            raise BenchError("--context is for llama.cpp's server; add --against llama.cpp")
         return found
     path = find_model(run.model)
     assert isinstance(path, Path) and local.max_positions is not None
