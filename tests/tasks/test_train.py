@@ -531,3 +531,28 @@ def test_an_adapter_that_does_not_belong_to_the_model_is_refused(
         load_model(plain, device="cpu", adapter=foreign)
     result = CliRunner().invoke(cli, ["run", "--model", str(other), "--adapter", str(adapter)])
     assert result.exit_code == 2 and "give the model that it was trained on" in result.output
+
+
+def test_variants_are_learned_too_and_all_recordings_if_none_is_held_out(
+    plain: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.jsonl"
+    with RecordingFile(file) as recordings:
+        recordings.append(
+            replace(EPISODE, goal="Which model is the Blue Kayak?", steps=(CLICK, STOP))
+        )
+    command = (
+        *("--model", plain, "--recordings", file, "--to", tmp_path / "to", "--device", "cpu"),
+        *("--check-every", 1, "--rows", 2, "--rank", 4, "--held-out", 0),
+    )
+    code, said = call(*command, "--variants", 3, "--steps", 2)
+    assert code == 0 and "3 variants of 1 recordings are learned too" in said, said
+    assert "step 2 of 2, loss" in said and "held out" not in said
+    _, line = logged(tmp_path / "to")
+    assert line["held_loss"] is line["held_exact"] is None and line["loss"] > 0
+    page = (tmp_path / "to" / "curve.html").read_text()
+    assert "<polyline" in page and "held-out" not in page and "exact" not in page
+    code, said = call(*command, "--variants", 3, "--steps", 3)
+    assert code == 0 and "2 steps are done; continuing" in said
+    code, said = call(*command, "--variants", 4, "--steps", 3)
+    assert code == 2 and "variants was 3, now 4" in said

@@ -82,8 +82,9 @@ def run(prepared: Prepared, console: Console) -> None:
         parts = [f"step {check.step}{total}"]
         if check.loss is not None:
             parts.append(f"loss {check.loss:.3f}")
-        parts.append(f"held out: loss {check.held_loss:.3f}")
-        parts.append(f"{100 * check.held_exact:.0f} % of {check.held_replies} replies exact")
+        if check.held_loss is not None and check.held_exact is not None:
+            parts.append(f"held out: loss {check.held_loss:.3f}")
+            parts.append(f"{100 * check.held_exact:.0f} % of {check.held_replies} replies exact")
         if check.text_loss is not None:
             first_text.append(check.text_loss)
             parts.append(f"perplexity of the text {math.exp(check.text_loss):.2f}")

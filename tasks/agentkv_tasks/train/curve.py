@@ -32,11 +32,14 @@ def write_curve(log: Path, *, title: str) -> Path:
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     last = lines[-1]
     facts = [("step", str(last["step"])), ("tokens", f"{last['tokens']:,}")]
-    facts += [
-        ("loss on held-out replies", f"{last['held_loss']:.3f}"),
-        ("exact replies", f"{100 * last['held_exact']:.0f} % of {last['held_replies']}"),
-    ]
-    caption = "Losses in nats per id, and the share of held-out replies that are written exactly."
+    plots, caption = [_losses(lines)], "Losses in nats per id."
+    if last["held_loss"] is not None:
+        facts += [
+            ("loss on held-out replies", f"{last['held_loss']:.3f}"),
+            ("exact replies", f"{100 * last['held_exact']:.0f} % of {last['held_replies']}"),
+        ]
+        plots.append(_exact(lines))
+        caption = "Losses in nats per id, and the share of held-out replies written exactly."
     text = (
         template_environment()
         .get_template("bench.html")
@@ -48,7 +51,7 @@ def write_curve(log: Path, *, title: str) -> Path:
             command="",
             facts=facts,
             settings=[],
-            figures=[Figure(caption, (_losses(lines), _exact(lines)))],
+            figures=[Figure(caption, tuple(plots))],
             tables=[],
         )
     )
@@ -58,7 +61,8 @@ def write_curve(log: Path, *, title: str) -> Path:
 
 
 def _losses(lines: Sequence[Mapping[str, Any]]) -> Plot:
-    series = [_series(lines, name, label, n) for n, (name, label) in enumerate(_LOSSES.items())]
+    drawn = [_series(lines, name, label, n) for n, (name, label) in enumerate(_LOSSES.items())]
+    series = [each for each in drawn if each.points]
     most = max(loss for each in series for _, loss in each.points)
     return line_plot("loss", series, x=_steps(lines), y=from_zero(most), x_title="step")
 

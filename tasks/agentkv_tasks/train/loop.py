@@ -37,6 +37,7 @@ from agentkv_tasks.train.rows import (
     text_rows,
 )
 from agentkv_tasks.train.settings import TrainSettings
+from agentkv_tasks.train.variants import variants
 
 WARM_UP = 0.05
 """Share of a training in which the rate rises (our choice)."""
@@ -80,10 +81,10 @@ class Check:
     seconds: float
     loss: float | None
     """Mean loss of the steps since the last one, in nats per label; None before the first step."""
-    held_loss: float
-    """Loss on held-out replies, in nats per id."""
-    held_exact: float
-    """Share of the held-out replies that greedy decoding writes exactly."""
+    held_loss: float | None
+    """Loss on held-out replies, in nats per id; None if nothing is held out."""
+    held_exact: float | None
+    """Share of the held-out replies that greedy decoding writes exactly; None likewise."""
     held_replies: int
     text_loss: float | None
     """Loss on held-out text, in nats per id; None without text."""
@@ -111,8 +112,13 @@ class Training:
         learned, held = split_held_out(recordings, settings.held_out)
         self.notes: list[str] = []
         """What a user should know of the recordings."""
+        if settings.variants:
+            seed, count = settings.shuffle_seed, settings.variants
+            made = [other for each in learned for other in variants(each, count, seed=seed)]
+            self.notes.append(f"{len(made)} variants of {len(learned)} recordings are learned too")
+            learned = [*learned, *made]
         episodes = self._rows(learned, local, most, "learn")
-        self._held = self._rows(held, local, most, "measure")
+        self._held = self._rows(held, local, most, "measure") if held else []
         texts: list[Row] = []
         self._held_texts: list[Row] = []
         if settings.replay is not None:
@@ -203,7 +209,7 @@ class Training:
             # not around the forwards alone: the backward pass may compute layers once more
             uncast = disable_input_dtype_casting(self.model, self._is_bfloat16)
             with self._clock, _stop_on_interrupt() as is_stopped, uncast:
-                if self.progress.step == 0:
+                if self.progress.step == 0 and (self._held or self._held_texts):
                     self._check(log, on_check)
                 while self.done < 1:
                     self._step()
@@ -286,7 +292,7 @@ class Training:
     def _check(self, log: Any, on_check: Callable[[Check], None]) -> None:
         """Measure and save. Raises Diverged, and saves nothing then."""
         began = self._clock.seconds
-        loss, num_exact, num_replies = self._measured(self._held)
+        loss, num_exact, num_replies = self._measured(self._held) if self._held else (0.0, 0, 0)
         text = self._measured(self._held_texts)[0] if self._held_texts else None
         progress = self.progress
         progress.seconds += self._clock.seconds - began
@@ -309,8 +315,8 @@ class Training:
             progress.tokens,
             progress.seconds,
             recent,
-            loss,
-            num_exact / num_replies,
+            loss if num_replies else None,
+            num_exact / num_replies if num_replies else None,
             num_replies,
             text,
         )

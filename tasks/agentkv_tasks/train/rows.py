@@ -192,10 +192,13 @@ def split_held_out(
 ) -> tuple[list[Recording], list[Recording]]:
     """Return the recordings to learn and those to measure, which no order of files changes.
 
+    Args:
+        held_out: how many are measured; None: a tenth, and at least one.
+
     Raises:
         TrainError: nothing would be left to learn.
     """
-    count = held_out or max(1, len(recordings) // 10)
+    count = max(1, len(recordings) // 10) if held_out is None else held_out
     if count >= len(recordings):
         raise TrainError(
             f"{len(recordings)} recordings, and {count} of them are measured and not learned; "

@@ -45,8 +45,12 @@ class TrainSettings(ActingSettings):
     tenths."""
     rank: int = Field(default=32, ge=1, le=4096)
     """Rank of the adapter's matrices, which are added to all linear layers but the last."""
-    held_out: int | None = Field(default=None, ge=1, le=LARGEST)
-    """Number of recordings that are measured and not learned. The default is a tenth."""
+    variants: int = Field(default=0, ge=0, le=LARGEST)
+    """Variants of each recording that are learned as well, in which the texts that its replies take
+    from the goal or a page are others."""
+    held_out: int | None = Field(default=None, ge=0, le=LARGEST)
+    """Number of recordings that are measured and not learned. The default is a tenth, and at least
+    one."""
     check_every: int = Field(default=20, ge=1, le=LARGEST)
     """Steps between two measurements, each followed by a checkpoint."""
     replay: Path | None = None
