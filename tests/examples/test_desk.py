@@ -61,8 +61,15 @@ def test_the_other_tasks_are_of_the_same_kinds_and_about_other_tickets() -> None
 def test_the_page_shows_the_goals_and_the_site_file() -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", SECTION, re.S)
     assert shown == (DESK / "desk.toml").read_text(encoding="utf-8")
-    goals = [task["intent"] for task in tasks("learned")]
-    assert all(f"`{goal}`" in SECTION for goal in goals if "room 12" in goal or "Ben" in goal)
+    goals = re.findall(r"\* `(.*)`", SECTION)
+    assert len(goals) == 3 and set(goals) < {task["intent"] for task in tasks("learned")}
+
+
+def test_the_training_of_the_page_has_options_that_there_are(tmp_path: Path) -> None:
+    (command,) = re.findall(r"    agentkv (train .*)", SECTION)
+    # nano, because the package of smollm2 is optional
+    done = agentkv(*command.replace("smollm2", "nano").split(), folder=tmp_path)
+    assert done.returncode == 2 and "desk.jsonl: cannot be read" in done.stderr + done.stdout
 
 
 def tasks(name: str) -> list[dict[str, Any]]:

@@ -224,6 +224,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(
 ) -> None:
     said = trained(plain, recordings, tmp_path / "one")
     assert "step 0 of 4, held out: loss" in said and "of 2 replies exact" in said
+    assert "3 recordings to learn are soon known by heart; --variants 30" in said
     code, said = call(
         *("--model", plain, "--recordings", recordings, "--to", tmp_path / "two"),
         *("--device", "cpu", "--steps", 2, "--check-every", 2, "--rows", 2, "--rank", 4),
@@ -481,6 +482,24 @@ def test_an_adapter_acts_alike_merged_and_apart(plain: Path, adapter: Path) -> N
         assert (found[0] - found[1]).abs().max() > 1e-2
 
 
+_KILLED = """
+import multiprocessing, os, signal, sys
+multiprocessing.set_start_method("spawn")  # as in the processes of a run
+from agentkv.models.load import load_model
+load_model(sys.argv[1], device="cpu", adapter=sys.argv[2])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_with_an_adapter_leaves_nothing_in_the_system(
+    plain: Path, adapter: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, plain, adapter], capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL and "leaked" not in done.stderr, done.stderr
+
+
 def test_an_adapter_names_elements_if_all_that_it_learned_does(
     folder: Path, recordings: Path, tmp_path: Path
 ) -> None:
@@ -547,6 +566,7 @@ def test_variants_are_learned_too_and_all_recordings_if_none_is_held_out(
     )
     code, said = call(*command, "--variants", 3, "--steps", 2)
     assert code == 0 and "3 variants of 1 recordings are learned too" in said, said
+    assert "by heart" not in said
     assert "step 2 of 2, loss" in said and "held out" not in said
     _, line = logged(tmp_path / "to")
     assert line["held_loss"] is line["held_exact"] is None and line["loss"] > 0
@@ -556,3 +576,30 @@ def test_variants_are_learned_too_and_all_recordings_if_none_is_held_out(
     assert code == 0 and "2 steps are done; continuing" in said
     code, said = call(*command, "--variants", 4, "--steps", 3)
     assert code == 2 and "variants was 3, now 4" in said
+
+
+def test_a_training_that_measures_nothing_can_go_back_to_its_beginning(tmp_path: Path) -> None:
+    model = changed(save_model(tmp_path / "model", is_chat=False), "lm_head.weight", math.inf)
+    with RecordingFile(tmp_path / "some.jsonl") as file:
+        file.append(replace(EPISODE, steps=(CLICK,)))
+    code, said = call(
+        *("--model", model, "--recordings", tmp_path / "some.jsonl", "--device", "cpu"),
+        *("--to", tmp_path / "to", "--steps", 4, "--held-out", 0),
+    )
+    assert code == 1 and "agentkv: the training diverged at step 0: the loss is nan" in said, said
+    state = torch.load(tmp_path / "to" / "checkpoint.pt", weights_only=True)
+    assert state["progress"]["step"] == 0 and (tmp_path / "to" / "adapter_config.json").exists()
+
+
+def test_text_is_measured_although_no_recording_is_held_out(
+    plain: Path, recordings: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The harbour opens at nine and closes at five. " * 600)
+    more = ("--replay", text, "--replay-share", 0.5, "--held-out", 0)
+    assert "forgetting: perplexity of the text" in trained(
+        plain, recordings, tmp_path / "to", *more
+    )
+    log = logged(tmp_path / "to")
+    assert log[0]["step"] == 0 and log[0]["text_loss"] > log[-1]["text_loss"]
+    assert all(line["held_loss"] is None for line in log)

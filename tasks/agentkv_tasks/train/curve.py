@@ -39,7 +39,7 @@ def write_curve(log: Path, *, title: str) -> Path:
             ("exact replies", f"{100 * last['held_exact']:.0f} % of {last['held_replies']}"),
         ]
         plots.append(_exact(lines))
-        caption = "Losses in nats per id, and the share of held-out replies written exactly."
+        caption = "Losses in nats per id, and the share of held-out replies that are exact."
     text = (
         template_environment()
         .get_template("bench.html")

@@ -115,7 +115,7 @@ class TrainingFolder:
         other = [
             f"{name} was {found.get(name)!r}, now {value!r}"
             for name, value in self._deciding.items()
-            if found.get(name) != value
+            if name in found and found[name] != value  # rows show what a newer setting changes
         ]
         if base != self._about_base:
             other.append("the model has other weights")

@@ -47,6 +47,8 @@ constant, so that a training that is given more time goes on at the same rate.""
 MOST_WORSE = 1.0
 """Nats by which the loss on held-out replies may rise above the lowest one so far (our choice); a
 training that does worse has diverged."""
+FEW = 20
+"""Recordings below which a note recommends variants (our choice)."""
 _MOST_TEXTS = 8
 """Rows of held-out text that are measured (our choice)."""
 
@@ -117,6 +119,11 @@ class Training:
             made = [other for each in learned for other in variants(each, count, seed=seed)]
             self.notes.append(f"{len(made)} variants of {len(learned)} recordings are learned too")
             learned = [*learned, *made]
+        elif len(learned) < FEW:
+            self.notes.append(
+                f"{len(learned)} recordings to learn are soon known by heart; --variants 30 adds "
+                "variants of them"
+            )
         episodes = self._rows(learned, local, most, "learn")
         self._held = self._rows(held, local, most, "measure") if held else []
         texts: list[Row] = []
@@ -147,7 +154,7 @@ class Training:
             "logits_to_keep" in inspect.signature(type(local.model).forward).parameters
         )
         self._optimizer = torch.optim.AdamW(
-            [each for each in self.model.parameters() if each.requires_grad],
+            self._learning(),
             lr=settings.rate,
             weight_decay=0.0,
         )
@@ -211,6 +218,8 @@ class Training:
             with self._clock, _stop_on_interrupt() as is_stopped, uncast:
                 if self.progress.step == 0 and (self._held or self._held_texts):
                     self._check(log, on_check)
+                elif self.progress.step == 0:  # a state to go back to
+                    self._save()
                 while self.done < 1:
                     self._step()
                     is_due = self.progress.step % self.settings.check_every == 0
@@ -292,22 +301,29 @@ class Training:
     def _check(self, log: Any, on_check: Callable[[Check], None]) -> None:
         """Measure and save. Raises Diverged, and saves nothing then."""
         began = self._clock.seconds
-        loss, num_exact, num_replies = self._measured(self._held) if self._held else (0.0, 0, 0)
+        loss, exact, num_replies = None, None, 0
+        if self._held:
+            loss, num_exact, num_replies = self._measured(self._held)
+            exact = num_exact / num_replies
         text = self._measured(self._held_texts)[0] if self._held_texts else None
         progress = self.progress
         progress.seconds += self._clock.seconds - began
         if progress.step == 0:
             progress.seconds_before = progress.seconds
-            if not math.isfinite(loss):
-                raise TrainError(
-                    f"the loss of the untrained model is {loss:g}; its weights are damaged, or "
-                    "--dtype does not hold what it computes"
+            for each in (loss, text):
+                if each is not None and not math.isfinite(each):
+                    raise TrainError(
+                        f"the loss of the untrained model is {each:g}; its weights are damaged, or "
+                        "--dtype does not hold what it computes"
+                    )
+        if loss is not None:
+            if not loss <= progress.best_loss + MOST_WORSE:  # no number is not less either
+                raise self._diverged(
+                    f"the loss on held-out replies is {loss:.3g}, and was {progress.best_loss:.3g}"
                 )
-        if not loss <= progress.best_loss + MOST_WORSE:  # no number is not less either
-            raise self._diverged(
-                f"the loss on held-out replies is {loss:.3g}, and was {progress.best_loss:.3g}"
-            )
-        progress.best_loss = min(progress.best_loss, loss)
+            progress.best_loss = min(progress.best_loss, loss)
+        elif not all(bool(each.isfinite().all()) for each in self._learning()):
+            raise self._diverged("weights of the adapter are no finite numbers")
         recent = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses = []
         found = Check(
@@ -315,15 +331,21 @@ class Training:
             progress.tokens,
             progress.seconds,
             recent,
-            loss if num_replies else None,
-            num_exact / num_replies if num_replies else None,
+            loss,
+            exact,
             num_replies,
             text,
         )
-        self.folder.save(self.model, self._optimizer, asdict(progress))
+        self._save()
         log.append(log_line({**asdict(found), "rate": self._rate()}))
         write_curve(self.folder.path / LOG, title=f"training of {self.settings.model}")
         on_check(found)
+
+    def _learning(self) -> list[torch.nn.Parameter]:
+        return [each for each in self.model.parameters() if each.requires_grad]
+
+    def _save(self) -> None:
+        self.folder.save(self.model, self._optimizer, asdict(self.progress))
 
     def _diverged(self, reason: str) -> Diverged:
         step, every = self.progress.step, self.settings.check_every

@@ -46,8 +46,8 @@ class TrainSettings(ActingSettings):
     rank: int = Field(default=32, ge=1, le=4096)
     """Rank of the adapter's matrices, which are added to all linear layers but the last."""
     variants: int = Field(default=0, ge=0, le=LARGEST)
-    """Variants of each recording that are learned as well, in which the texts that its replies take
-    from the goal or a page are others."""
+    """Maximum number of variants of each recording, which are learned beside it. A variant has
+    other texts where replies take theirs from."""
     held_out: int | None = Field(default=None, ge=0, le=LARGEST)
     """Number of recordings that are measured and not learned. The default is a tenth, and at least
     one."""
