@@ -1132,19 +1132,37 @@ class Cache(HookedCache):
             return False
         return num_columns == 1 and all(layer.can_step for layer in self.cache_layers)
 
+    def can_read(self, num_columns: int) -> bool:
+        # a policy that evicts would have to let all layers hold the input at once
+        if not self.keeps_all or self._takes_drafts or self.evictor.context_window(num_columns) > 0:
+            return False
+        return all(layer.can_read for layer in self.cache_layers)
+
+    @torch.no_grad()
+    def begin_read(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float], num_columns: int
+    ) -> Sequence[CacheLayer]:
+        self._begin_layers(attentions, scales, num_columns)
+        return self.cache_layers
+
     @torch.no_grad()
     def begin_step(
         self, attentions: Sequence[nn.Module], scales: Sequence[float]
     ) -> Sequence[tuple[Sequence[CacheLayer], slice]]:
-        self.progress.has_changed, self.num_new = True, 1
+        self._begin_layers(attentions, scales, 1)
         layers = self.cache_layers
-        for layer, module, scale in zip(layers, attentions, scales, strict=True):
-            layer.begin_step(layer.attention_of(module, scale, None))
-            self.evictor.before_layer(layer, 1)
         if self._look is None:
             return [(layers, slice(0, self.batch))]
         self.look_step = self._look.begin_step()
         return [(layers, slice(i, i + 1)) for i in self._look.sequences]
+
+    def _begin_layers(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float], num_columns: int
+    ) -> None:
+        self.progress.has_changed, self.num_new = True, num_columns
+        for layer, module, scale in zip(self.cache_layers, attentions, scales, strict=True):
+            layer.begin_step(layer.attention_of(module, scale, None))
+            self.evictor.before_layer(layer, num_columns)
 
     def _forget_handles(self) -> None:
         # transformers 4.57 leaves the handles of shared layers in the cache

@@ -342,8 +342,24 @@ class CacheLayer(Addressed):
         """Return whether a compiled step can serve the layer."""
         return self._backend is not None and self._backend.is_compiled
 
+    @property
+    def can_read(self) -> bool:
+        """Return whether a compiled step can read several tokens of the layer's one sequence: its
+        entries are dense, only keys and values are stored, and each token sees all up to its
+        own."""
+        if not self.can_step or self.shape.window is not None or self.is_shared:
+            return False
+        storage, tracker = self.storage, self.tracker
+        stored = (storage.layout.format, storage.queries, storage.queries_of_chunks, tracker)
+        is_plain = stored == (None,) * len(stored) and not storage.layout.num_norms
+        return is_plain and storage.batch == 1 and self.cold is None
+
+    def finish_read(self, num_new: int) -> None:
+        """End a compiled step that has appended several tokens of the layer's one sequence."""
+        self._advance(num_new, None)
+
     def begin_step(self, attention: Attention) -> None:
-        """Prepare for a compiled step of one token per sequence, which `finish_step` ends."""
+        """Prepare for a compiled step, which `finish_step` ends, or `finish_read`."""
         if self.looks_back:
             self._drop_hidden()
         self.attention = attention

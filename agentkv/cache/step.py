@@ -1,4 +1,6 @@
-"""The compiled step: one new token per sequence through all layers of a model, in one call.
+"""The compiled step: new tokens through all layers of a model, in one call.
+
+They are one token of each sequence, or an input of one sequence.
 
 Shapes: L layers, C caches, B sequences of all caches together, H key-value heads, D head size, V
 vocabulary.
@@ -6,6 +8,7 @@ vocabulary.
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,15 @@ from agentkv_kernels.numba.team import Team
 
 TEAM = Team()
 
+MOST_READ = 64
+"""Most tokens of a sequence that are read at a time, by one work space that stays: twice or eight
+times as many gained nothing (SmolLM2-135M, two cores)."""
+
+_PRODUCTS = (
+    *(numbers.Q_WEIGHT, numbers.K_WEIGHT, numbers.V_WEIGHT, numbers.O_WEIGHT),
+    *(numbers.GATE, numbers.UP, numbers.DOWN),
+)
+
 
 class CompiledStep:
     """Runs steps of one model. Threads take turns.
@@ -36,6 +48,11 @@ class CompiledStep:
         self._lock = threading.Lock()
         self._spaces: dict[int, _WorkSpace] = {}
         """Work space by number of sequences."""
+        self._reading: _WorkSpace | None = None
+        """Work space for several tokens of a sequence."""
+        linear = [decoder.layers[:, _PRODUCTS], decoder.numbers[numbers.HEAD]]
+        self._is_packed = all(bool((each <= 0).all()) for each in linear)
+        """True if all weights of products are in block formats."""
 
     def run(
         self,
@@ -62,6 +79,51 @@ class CompiledStep:
                 done = self._run(space, by_layer, len(members), ids, positions)
             else:
                 done = self._look(space, members[0], look, ids, positions)
+        return self._decoder.parts.finish_logits(done).to(self._decoder.dtype)
+
+    def can_read(self, num_tokens: int, num_logits: int) -> bool:
+        """Return whether `read` takes so many tokens and returns so many logits, and is faster than
+        torch, whose matrix libraries are for weights in floats."""
+        is_taken = num_tokens <= MOST_READ or num_logits == 1
+        return self._is_packed and num_tokens > 1 and is_taken
+
+    def read(
+        self,
+        layers: Sequence[CacheLayer],
+        ids: Sequence[int],
+        positions: Sequence[int],
+        num_logits: int,
+    ) -> Tensor:
+        """Append tokens to the one sequence of a cache, and return the logits (num_logits, V) of
+        the last of them, in the model's dtype.
+
+        Args:
+            layers: after `begin_step`; each can read (`CacheLayer.can_read`).
+            ids: two tokens or more, read in equal parts of at most `MOST_READ`.
+            positions: rotary position per token.
+        """
+        num_new = len(ids)
+        num_parts = -(-num_new // MOST_READ)
+        ends = [num_new * (i + 1) // num_parts for i in range(num_parts)]
+        with self._lock:
+            if self._reading is None:
+                self._reading = _WorkSpace(self._decoder, MOST_READ)
+            space = self._reading
+            descriptors, step = _descriptors(layers), space.step
+            step[numbers.NUM_CACHES] = 1
+            step[numbers.LAYER_DESCRIPTORS] = descriptors.ctypes.data
+            for start, stop in pairwise([0, *ends]):
+                count, is_last = stop - start, stop == num_new
+                step[numbers.NUM_ROWS] = step[numbers.NUM_TOKENS] = count
+                step[numbers.NUM_LOGITS] = num_logits if is_last else 0
+                for layer in layers:
+                    layer.storage.descriptor.set_positions(layer.fed)
+                if not kernel.can_begin(space.address):
+                    for layer in layers:
+                        layer.storage.reserve(num_new - start)
+                done = self._lead(space, ids[start:stop], positions[start:stop])
+                for layer in layers:
+                    layer.finish_read(count)
         return self._decoder.parts.finish_logits(done).to(self._decoder.dtype)
 
     def _run(
@@ -128,10 +190,11 @@ class CompiledStep:
 
     def _lead(self, space: "_WorkSpace", ids: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Do a step whose layers are told, and return the logits of `head`, float32."""
-        step = space.step
-        space.ids[:], space.positions[:] = ids, positions
-        scales = self._decoder.parts.query_scales(torch.from_numpy(space.positions))
-        logits = torch.empty(len(ids), int(self._decoder.numbers[numbers.VOCABULARY]))
+        step, count = space.step, len(ids)
+        space.ids[:count], space.positions[:count] = ids, positions
+        scales = self._decoder.parts.query_scales(torch.from_numpy(space.positions[:count]))
+        vocabulary = int(self._decoder.numbers[numbers.VOCABULARY])
+        logits = torch.empty(int(step[numbers.NUM_LOGITS]), vocabulary)
         step[numbers.QUERY_SCALES] = 0 if scales is None else scales.data_ptr()
         step[numbers.LOGITS] = logits.data_ptr()
         step[numbers.NUM_THREADS] = torch.get_num_threads()
@@ -146,7 +209,7 @@ def _descriptors(layers: Sequence[CacheLayer]) -> Any:
 
 
 class _WorkSpace:
-    """Arrays of a step of `num_rows` sequences, which stay."""
+    """Arrays of a step of `num_rows` tokens, or fewer, which stay."""
 
     def __init__(self, decoder: Decoder, num_rows: int) -> None:
         sizes = decoder.numbers.tolist()
@@ -177,6 +240,7 @@ class _WorkSpace:
         for place, array in floats.items():
             self.step[place] = array.ctypes.data
         self.step[numbers.NEW_VALUES] = self.values.data_ptr()
-        self.step[numbers.NUM_ROWS] = num_rows
+        self.step[numbers.NUM_ROWS] = self.step[numbers.NUM_LOGITS] = num_rows
+        self.step[numbers.NUM_TOKENS] = 1
         self._alive = floats
         self.address = self.step.ctypes.data

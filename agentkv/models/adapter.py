@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -132,8 +131,7 @@ def add_adapter(model: Any, folder: Path, *, merged: bool) -> Any:
         ModelError: the adapter does not fit the model's layers.
     """
     wrapped = wrapped_in(model, folder, learns=False)
-    with _locks_of_threads():
-        return wrapped.merge_and_unload() if merged else wrapped.get_base_model()
+    return wrapped.merge_and_unload() if merged else wrapped.get_base_model()
 
 
 def wrapped_in(model: Any, folder: Path, *, learns: bool) -> Any:
@@ -173,25 +171,6 @@ def quiet_peft() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def _locks_of_threads() -> Iterator[None]:
-    """Let tqdm, which counts the layers that peft merges, lock threads alone.
-
-    Its own lock has a semaphore of the system, and a process of a run that is killed, as all are at
-    the end, would leave it, with a warning in the terminal.
-    """
-    from tqdm import tqdm  # which peft imports
-
-    if hasattr(tqdm, "_lock"):
-        yield
-        return
-    tqdm.set_lock(threading.RLock())
-    try:
-        yield
-    finally:
-        del tqdm._lock
 
 
 def _unfit(folder: Path, reason: str) -> ModelError:

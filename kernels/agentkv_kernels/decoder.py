@@ -1,12 +1,15 @@
 """A decoder and one of its steps, as compiled code reads them: integers at fixed addresses.
 
+A step takes one new token of each sequence, or some new tokens of the one sequence of a cache.
+
 In every layer a decoder attends, and has an MLP. Norms stand before or after each of the two, what
 they return is added to the residual stream, and a norm and the projection to logits follow the last
 layer. Linear weights are (outputs, inputs), as torch has them. Where a weight is in a block format
 of `weights`, the address of its numbers stands for it, negated.
 
-Shapes: B new tokens, one of each sequence; d hidden size, m inner size of the MLP, V vocabulary; H
-key-value heads, G query heads of each, D head size, of which P pairs of channels turn.
+Shapes: B new tokens, one of each sequence or all of one; d hidden size, m inner size of the MLP, V
+vocabulary; H key-value heads, G query heads of each, D head size, of which P pairs of channels
+turn.
 """
 
 (
@@ -115,17 +118,20 @@ keys and values, 0 for none."""
     QUERY_SCALES,
     LOOK,
     NUM_THREADS,
+    NUM_TOKENS,
+    NUM_LOGITS,
     STEP_NUMBERS,
-) = range(24)
-"""Numbers of a step. Addresses: decoder; constants; B; ids (B,) and rotary positions (B,), int64;
-C caches; the first row of each and B, (C + 1,) int64; layer descriptors (L, C); addresses (L, C)
-of (R,) float32 that receive the mass, 0 for none; factors on logits (L,) float64, scale * log2(e);
-averages (L, C, 3) float64: keep, gain, starts_at_mass. Results, float32: logits (B, V), new keys
-and values (L, B, H, D). Work space, float32: the residual stream (B, d), queries and attended
-values (B, H * G, D), what is added to the stream (B, d), activations (B, m). Last: counters
-(phases, `COUNTER_STRIDE`) int64 that start at 0; the address of factors (B,) float32 on queries, 0
-for none; the address of the numbers of a look, 0 for none; and the number of threads that the work
-is cut for."""
+) = range(26)
+"""Numbers of a step. Addresses: decoder; constants; B; ids (B,) and rotary positions (B,), int64; C
+caches; the first row of each and B, (C + 1,) int64; layer descriptors (L, C); addresses (L, C) of
+(R,) float32 that receive the mass, 0 for none; factors on logits (L,) float64, scale * log2(e);
+averages (L, C, 3) float64: keep, gain, starts_at_mass. Results, float32: logits (`NUM_LOGITS`, V)
+of the last tokens, new keys and values (L, B, H, D). Work space, float32: the residual stream (B,
+d), queries and attended values (B, H * G, D), what is added to the stream (B, d), activations (B,
+m). Last: counters (phases, `COUNTER_STRIDE`) int64 that start at 0; the address of factors (B,)
+float32 on queries, 0 for none; the address of the numbers of a look, 0 for none; the number of
+threads that the work is cut for; how many of the tokens are of one sequence, 1 or B; and how many
+logits are wanted. With several tokens of one sequence, masses and averages are not looked at."""
 
 (
     COLD_TIERS,
@@ -184,9 +190,9 @@ LOOK_PHASES = 4
 """Phases of a layer's attention in a second pass: scoring, choosing, attending, settling."""
 
 PHASES_PER_LAYER = 7 + LOOK_PHASES
-"""Phases of a layer at most: q, k and v; their norm over all heads; attention or a look;
-output projection and its norm; gate and up; down and its norm. The projection to logits is one more
-phase."""
+"""Phases of a layer at most: q, k and v; their norm over all heads; attention, which takes two for
+several tokens of a sequence, or a look; output projection and its norm; gate and up; down and its
+norm. The projection to logits is one more phase."""
 
 COUNTER_STRIDE = 16
 """Numbers per phase: two counters, 64 bytes apart so that threads do not share their cache line."""

@@ -482,24 +482,6 @@ def test_an_adapter_acts_alike_merged_and_apart(plain: Path, adapter: Path) -> N
         assert (found[0] - found[1]).abs().max() > 1e-2
 
 
-_KILLED = """
-import multiprocessing, os, signal, sys
-multiprocessing.set_start_method("spawn")  # as in the processes of a run
-from agentkv.models.load import load_model
-load_model(sys.argv[1], device="cpu", adapter=sys.argv[2])
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_process_with_an_adapter_leaves_nothing_in_the_system(
-    plain: Path, adapter: Path
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, plain, adapter], capture_output=True, text=True
-    )
-    assert done.returncode == -signal.SIGKILL and "leaked" not in done.stderr, done.stderr
-
-
 def test_an_adapter_names_elements_if_all_that_it_learned_does(
     folder: Path, recordings: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ A model is read by what is known of its classes. If that is wrong of some versio
 configuration, this finds it before anyone reads a wrong word.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,8 +34,9 @@ more."""
 def why_apart(model: PreTrainedModel, decoder: Decoder, step: Any) -> str | None:
     """Return how far a model's compiled step is from transformers' forward; None if it is close.
 
-    It takes a forward of two tokens and two steps, on entries of their own. Where transformers
-    finds no finite logits there is nothing to compare with.
+    It takes a forward of two tokens and two steps, and a step of both if steps read inputs,
+    on entries of their own. Where transformers finds no finite logits there is nothing to compare
+    with.
 
     Args:
         step: `CompiledStep` of `decoder`, which is `model` as it was read.
@@ -47,24 +49,35 @@ def why_apart(model: PreTrainedModel, decoder: Decoder, step: Any) -> str | None
     expected = own.logits[0, -1].float()
     if not bool(expected.isfinite().all()):
         return None
-    found = _stepped(model, decoder, step, ids).float()
+    ways = [[1] * NUM_TOKENS, *([[NUM_TOKENS]] if step.can_read(NUM_TOKENS, 1) else [])]
+    found = torch.stack([_stepped(model, decoder, step, ids, lengths) for lengths in ways]).float()
     spread = float((expected - expected.mean()).norm())
-    apart = float((found - expected).norm()) / max(spread, torch.finfo(torch.float32).tiny)
+    apart = float((found - expected).norm(dim=1).max()) / max(
+        spread, torch.finfo(torch.float32).tiny
+    )
     is_rounded = any(isinstance(each, QuantizedLinear) for each in model.modules())
     if apart <= max(FAR[decoder.dtype], ROUNDED if is_rounded else 0.0):
         return None
     return f"its compiled step differs from transformers' forward by {apart:.2g}; please report"
 
 
-def _stepped(model: PreTrainedModel, decoder: Decoder, step: Any, ids: list[int]) -> Tensor:
-    """Return the logits (V,) after tokens that are fed one by one, in a sequence of their own."""
+def _stepped(
+    model: PreTrainedModel, decoder: Decoder, step: Any, ids: list[int], lengths: Sequence[int]
+) -> Tensor:
+    """Return the logits (V,) after tokens of a sequence of their own, fed by steps of some
+    lengths."""
     geometry, cpu = describe(model), torch.device("cpu")
     layers = [CacheLayer(shape, policy=None, meter=Meter()) for shape in geometry.layers]
     for layer in layers:
         layer.begin(1, num_q_heads=geometry.num_q_heads, dtype=decoder.dtype, device=cpu)
-    for position, token in enumerate(ids):
+    first = 0
+    for length in lengths:
         both = zip(layers, decoder.attentions, decoder.scales, strict=True)
         for layer, module, scale in both:
             layer.begin_step(layer.attention_of(module, scale, None))
-        logits: Tensor = step.run([layers], [token], [position])
+        new, places = ids[first : first + length], list(range(first, first + length))
+        logits: Tensor = (
+            step.run([layers], new, places) if length == 1 else step.read(layers, new, places, 1)
+        )
+        first += length
     return logits[0]

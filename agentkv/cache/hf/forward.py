@@ -1,5 +1,5 @@
 """The forward of an attached model on a CPU: a compiled step where it gives every sequence one
-token, plain torch where it reads several.
+token, or reads an input of one sequence with packed weights, and plain torch where it reads others.
 
 Whatever these do not know goes the ordinary way, through transformers' own code.
 """
@@ -115,6 +115,8 @@ class Forward:
             cache.note_ids(ids.to(torch.int32, copy=True))
             if is_token is None and cache.can_step(num_new):
                 logits = self._decode(cache, ids, given.get("position_ids"))
+            elif is_token is None and self._may_read(cache, given):
+                logits = self._read_one(cache, given)
             else:
                 assert self._decoder is not None
                 logits = _read(self._decoder.parts, cache, given, is_token)
@@ -147,6 +149,29 @@ class Forward:
             whole[at] = found
             found = whole
         return found.view(*ids.shape, -1)
+
+    def _may_read(self, cache: HookedCache, given: Mapping[str, Any]) -> bool:
+        """Return whether a compiled step may read the new tokens."""
+        batch, num_new = given["input_ids"].shape
+        keep = given.get("logits_to_keep", 0)
+        if batch > 1 or not isinstance(keep, int) or keep < 0:
+            return False
+        return self._step.can_read(num_new, keep or num_new) and cache.can_read(num_new)
+
+    def _read_one(self, cache: HookedCache, given: Mapping[str, Any]) -> Tensor:
+        """Return the logits of several new tokens of one sequence, from compiled steps."""
+        assert self._decoder is not None
+        ids, num_new = given["input_ids"], given["input_ids"].shape[1]
+        num_logits = min(given.get("logits_to_keep", 0) or num_new, num_new)
+        positions = cache.rotary_positions(given.get("position_ids"), num_new)
+        layers = cache.begin_read(self._decoder.attentions, self._decoder.scales, num_new)
+        if positions is None:
+            seen = cache.get_seq_length()
+            places = list(range(seen, seen + num_new))
+        else:
+            places = positions.flatten().tolist()
+        logits: Tensor = self._step.read(layers, ids.flatten().tolist(), places, num_logits)
+        return logits[None]
 
 
 def _read(

@@ -148,6 +148,21 @@ class HookedCache(TransformersCache):
         """
         raise NotImplementedError
 
+    def can_read(self, num_columns: int) -> bool:
+        """Return whether a forward of ids (1, num_columns) may be one compiled step, because
+        compiled code reads the layers, and keys and values are all that they note and keep."""
+        return False
+
+    def begin_read(
+        self, attentions: Sequence[nn.Module], scales: Sequence[float], num_columns: int
+    ) -> Sequence[CacheLayer]:
+        """Prepare a compiled step of several tokens, after `begin`, and return the layers.
+
+        Args:
+            attentions, scales: as in `begin_step`.
+        """
+        raise NotImplementedError
+
     def finish(self) -> None:
         """End a forward that all layers have finished."""
 

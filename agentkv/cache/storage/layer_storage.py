@@ -169,12 +169,12 @@ class LayerStorage(Addressed):
         tables = (self.metadata, self.dense, self.codes, self.scales)
         return all(table.is_even for table in tables if table is not None)
 
-    def reserve(self) -> None:
-        """Give every table that gains an entry in each step capacity for one more."""
+    def reserve(self, more: int = 1) -> None:
+        """Give every table that gains entries in each step capacity for `more`."""
         for table in (self.metadata, self.dense):
-            table.reserve()
+            table.reserve(more)
         if self.queries is not None:
-            self.queries.table.reserve()
+            self.queries.table.reserve(more)
 
     def note_queries(
         self,

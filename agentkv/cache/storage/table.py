@@ -199,9 +199,9 @@ class EntryTable(Addressed):
         else:
             self._lay_out([None] * self.num_segments, wanted)
 
-    def reserve(self) -> None:
-        """Give every segment capacity for one more entry."""
-        self._reserve([count + 1 for count in self.counts])
+    def reserve(self, more: int = 1) -> None:
+        """Give every segment capacity for `more` entries."""
+        self._reserve([count + more for count in self.counts])
 
     def reserve_in(self, segment: int, count: int) -> None:
         """Give a segment capacity for `count` entries in all, and some more if it lacks it."""

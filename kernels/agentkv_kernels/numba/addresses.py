@@ -96,11 +96,11 @@ def flat_entries(table, field, width, like):
 
 
 @compiled()
-def has_capacity(table):
-    """Return whether every segment has capacity for one more entry."""
+def has_capacity(table, more):
+    """Return whether every segment has capacity for `more` entries."""
     extents = extents_of(table)
     for segment in range(extents.shape[1]):
-        if extents[START, segment] + extents[COUNT, segment] >= extents[CAPACITY, segment]:
+        if extents[START, segment] + extents[COUNT, segment] + more > extents[CAPACITY, segment]:
             return False
     return True
 

@@ -63,31 +63,39 @@ def layer_at(address):
 
 
 @compiled()
-def can_append(layer):
-    """Return whether every table of a layer has capacity for one more entry."""
-    if not (has_capacity(table_at(layer[METADATA])) and has_capacity(table_at(layer[DENSE]))):
-        return False
-    return layer[QUERIES] == 0 or has_capacity(table_at(layer[QUERIES]))
+def can_append(layer, more):
+    """Return whether every table of a layer has capacity for `more` entries."""
+    for place in (METADATA, DENSE, QUERIES):
+        if layer[place] and not has_capacity(table_at(layer[place]), more):
+            return False
+    return True
 
 
 @compiled()
-def begin_entry(layer):
-    """Count one more entry in every segment, with its position and a statistic of 0, and one more
-    query of every sequence, dropping the oldest of a full window."""
+def begin_entries(layer, more):
+    """Count `more` entries in every segment, with their positions, which count up, and a statistic
+    of 0."""
     metadata = table_at(layer[METADATA])
     extents = extents_of(metadata)
     width = field_of(metadata, TRACKED, SIZE)
     for segment in range(extents.shape[1]):
         end = extents[COUNT, segment]
         address = entry_address(metadata, POSITION, segment, 0, end)
-        carray(pointer(address), (1,), np.int32)[0] = layer[
-            FIRST_POSITION + segment // layer[PER_SEQUENCE]
-        ]
+        positions = carray(pointer(address), (more,), np.int32)
+        for i in range(more):
+            positions[i] = layer[FIRST_POSITION + segment // layer[PER_SEQUENCE]] + i
         if width:
             address = entry_address(metadata, TRACKED, segment, 0, end)
-            carray(pointer(address), (width,), np.uint8)[:] = 0
-    extents[COUNT] += 1
-    extents_of(table_at(layer[DENSE]))[COUNT] += 1
+            carray(pointer(address), (more * width,), np.uint8)[:] = 0
+    extents[COUNT] += more
+    extents_of(table_at(layer[DENSE]))[COUNT] += more
+
+
+@compiled()
+def begin_entry(layer):
+    """Count one more entry in every segment, as `begin_entries` does, and one more query of every
+    sequence, dropping the oldest of a full window."""
+    begin_entries(layer, 1)
     if not layer[QUERIES]:
         return
     queries = table_at(layer[QUERIES])
@@ -102,18 +110,19 @@ def begin_entry(layer):
 
 
 @compiled()
-def write_last(dtype, table, field, segment, head, x):
-    """Write x (D,) float32 to the last entry of a segment, rounded to a dtype."""
-    end = extents_of(table)[COUNT, segment] - 1
-    write_numbers(dtype, entry_address(table, field, segment, head, end), x)
+def write_late(dtype, table, field, segment, head, later, x):
+    """Write x (D,) float32 to the entry of a segment that `later` others follow, rounded to a
+    dtype."""
+    entry = extents_of(table)[COUNT, segment] - 1 - later
+    write_numbers(dtype, entry_address(table, field, segment, head, entry), x)
 
 
 @compiled()
-def write_newest(layer, segment, head, key, value):
-    """Write a key and a value (D,) float32 to the newest entry of a head."""
+def write_newest(layer, segment, head, later, key, value):
+    """Write a key and a value (D,) float32 to the entry of a head that `later` others follow."""
     dense = table_at(layer[DENSE])
-    write_last(layer[DTYPE], dense, KEYS, segment, head, key)
-    write_last(layer[DTYPE], dense, VALUES, segment, head, value)
+    write_late(layer[DTYPE], dense, KEYS, segment, head, later, key)
+    write_late(layer[DTYPE], dense, VALUES, segment, head, later, value)
 
 
 @compiled()
@@ -184,12 +193,12 @@ def serve(layer, segment, first_head, stop_head, factor, q, keys, values, sinks,
     heads = layer[NUM_HEADS]
     group = q.shape[0] // heads
     for head in range(first_head, stop_head):
-        write_newest(layer, segment, head, keys[head], values[head])
+        write_newest(layer, segment, head, 0, keys[head], values[head])
     if layer[QUERIES]:
         per = layer[PER_SEQUENCE]
         queries, first_q = table_at(layer[QUERIES]), segment % per * heads * group
         for j in range(first_head * group, stop_head * group):
-            write_last(layer[DTYPE], queries, QUERY, segment // per, first_q + j, q[j])
+            write_late(layer[DTYPE], queries, QUERY, segment // per, first_q + j, 0, q[j])
     attend(
         segment,
         first_head,
@@ -281,7 +290,7 @@ def append_attend(
         False if some table lacks capacity for an entry; nothing has changed then.
     """
     layer = layer_at(address)
-    if not can_append(layer):
+    if not can_append(layer, 1):
         return False
     begin_entry(layer)
     heads, dim = layer[NUM_HEADS], layer[HEAD_DIM]

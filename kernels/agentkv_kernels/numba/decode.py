@@ -1,5 +1,7 @@
 """Numba: one step of a decoder on all layers, by any number of threads at once.
 
+It takes one token of each sequence, or several of one: `decoder.NUM_TOKENS`.
+
 A step is a row of phases, each cut into pieces. Every thread walks through all phases; in each it
 takes pieces until none is left, and waits until the last one is done. So a thread that arrives
 late holds nobody up, and the result does not depend on who did what.
@@ -58,9 +60,11 @@ from agentkv_kernels.decoder import (
     NUM_KV_HEADS,
     NUM_LAYER_NUMBERS,
     NUM_LAYERS,
+    NUM_LOGITS,
     NUM_NUMBERS,
     NUM_ROWS,
     NUM_THREADS,
+    NUM_TOKENS,
     O_WEIGHT,
     PHASES_PER_LAYER,
     Q_NORM,
@@ -75,9 +79,19 @@ from agentkv_kernels.decoder import (
     VOCABULARY,
     WEIGHT_DTYPE,
 )
-from agentkv_kernels.layout import METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUENCE
-from agentkv_kernels.numba.addresses import pointer, table_at
-from agentkv_kernels.numba.append_attend import begin_entry, can_append, layer_at, serve_unit
+from agentkv_kernels.layout import COUNT, METADATA, NUM_HEADS, NUM_SEGMENTS, PER_SEQUENCE
+from agentkv_kernels.numba.addresses import extents_of, pointer, table_at
+from agentkv_kernels.numba.append_attend import (
+    begin_entries,
+    begin_entry,
+    can_append,
+    coded_in,
+    dense_in,
+    layer_at,
+    serve_unit,
+    write_newest,
+)
+from agentkv_kernels.numba.attention import attend
 from agentkv_kernels.numba.block_product import multiply, read_row, round_activations, rounded
 from agentkv_kernels.numba.compiled import compiled
 from agentkv_kernels.numba.linear import (
@@ -101,6 +115,9 @@ from agentkv_kernels.numba.turning import turn_heads
 
 f32 = np.float32
 
+TOKENS_AT_ONCE = 4
+"""Tokens of a sequence in a piece of attention (our choice)."""
+
 
 @compiled()
 def norm_rows(step, decoder, own, x, out):
@@ -119,9 +136,9 @@ def norm_rows(step, decoder, own, x, out):
 
 @compiled()
 def read_stream(step, decoder, own, out):
-    """Write the residual stream to `out` (B, d), normed if the layer has this norm; see
-    `norm_rows`."""
-    stream = rows_at(step, STREAM, decoder[HIDDEN])
+    """Write the last rows of the residual stream to `out` (n, d), normed if the layer has this
+    norm; see `norm_rows`."""
+    stream = rows_at(step, STREAM, decoder[HIDDEN])[step[NUM_ROWS] - out.shape[0] :]
     if own[0]:
         norm_rows(step, decoder, own, stream, out)
     else:
@@ -345,6 +362,66 @@ def attend_phase(step, decoder, weights, layer_idx, phase):
 
 
 @compiled()
+def read_phases(step, decoder, weights, layer_idx, phase):
+    """Append new tokens of one sequence in a layer and attend; return the next phase.
+
+    One phase writes the entries, and one attends, each token with the entries up to its own.
+    """
+    counters, heads, dim = step[COUNTERS], decoder[NUM_KV_HEADS], decoder[HEAD_SIZE]
+    num_rows, group = step[NUM_ROWS], decoder[GROUP]
+    new_shape = (decoder[NUM_LAYERS], num_rows, heads, dim)
+    q_shape = (num_rows, heads * group, dim)
+    keys = carray(pointer(step[NEW_KEYS]), new_shape, np.float32)[layer_idx]
+    values = carray(pointer(step[NEW_VALUES]), new_shape, np.float32)[layer_idx]
+    q = carray(pointer(step[QUERIES]), q_shape, np.float32)
+    mixed = carray(pointer(step[MIXED]), q_shape, np.float32)
+    factor = f32(carray(pointer(step[FACTORS]), (layer_idx + 1,), np.float64)[layer_idx])
+    descriptors = carray(pointer(step[LAYER_DESCRIPTORS]), (layer_idx + 1,), np.int64)
+    layer = layer_at(descriptors[layer_idx])
+    own_heads = layer[NUM_HEADS]
+
+    piece = take(counters, phase)
+    while piece < num_rows:
+        turn_heads(step, decoder, weights, piece, 0, 0, heads, q[piece], keys[piece])
+        later = num_rows - 1 - piece
+        for head in range(heads):
+            segment, own = head // own_heads, head % own_heads
+            write_newest(layer, segment, own, later, keys[piece, head], values[piece, head])
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, num_rows)
+    phase += 1
+
+    dense, coded, nothing = dense_in(layer), coded_in(layer), np.empty(0, np.float32)
+    counts = extents_of(table_at(layer[METADATA]))[COUNT]
+    pieces = (num_rows + TOKENS_AT_ONCE - 1) // TOKENS_AT_ONCE * heads
+    piece = take(counters, phase)
+    while piece < pieces:
+        first, head = piece // heads * TOKENS_AT_ONCE, piece % heads
+        segment, own = head // own_heads, head % own_heads
+        first_q, stop_q = segment * own_heads * group, (segment + 1) * own_heads * group
+        for row in range(first, min(first + TOKENS_AT_ONCE, num_rows)):
+            attend(
+                segment,
+                own,
+                own + 1,
+                own_heads,
+                q[row, first_q:stop_q],
+                factor,
+                nothing,
+                counts[segment] - num_rows + row + 1,
+                dense,
+                coded,
+                mixed[row, first_q:stop_q],
+                nothing,
+            )
+        done(counters, phase)
+        piece = take(counters, phase)
+    wait(counters, phase, pieces)
+    return phase + 1
+
+
+@compiled()
 def look_phases(step, decoder, weights, layer_idx, phase):
     """Attend in a layer with hot entries and the best cold ones; return the next phase.
 
@@ -384,12 +461,12 @@ def look_phases(step, decoder, weights, layer_idx, phase):
 
 @compiled(nogil=True)
 def can_begin(address):
-    """Return whether all tables of a step's layers have capacity for one more entry."""
+    """Return whether all tables of a step's layers have capacity for its entries."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
     size = decoder[NUM_LAYERS] * step[NUM_CACHES]
     for descriptor in carray(pointer(step[LAYER_DESCRIPTORS]), (size,), np.int64):
-        if not can_append(layer_at(descriptor)):
+        if not can_append(layer_at(descriptor), step[NUM_TOKENS]):
             return False
     return True
 
@@ -406,8 +483,8 @@ def read_embedding(decoder, token, out):
 
 @compiled(nogil=True)
 def begin(address):
-    """Begin an entry in all layers unless tokens are computed again, read the embeddings, and set
-    the counters to 0."""
+    """Begin the entries in all layers unless tokens are computed again, read the embeddings, and
+    set the counters to 0."""
     step = carray(pointer(address), (STEP_NUMBERS,), np.int64)
     decoder = carray(pointer(step[DECODER]), (NUM_NUMBERS,), np.int64)
     num_layers, hidden, num_rows = decoder[NUM_LAYERS], decoder[HIDDEN], step[NUM_ROWS]
@@ -415,7 +492,10 @@ def begin(address):
     if step[LOOK] and not numbers_at(step[LOOK])[APPENDS]:
         size = 0
     for descriptor in carray(pointer(step[LAYER_DESCRIPTORS]), (size,), np.int64):
-        begin_entry(layer_at(descriptor))
+        if step[NUM_TOKENS] > 1:
+            begin_entries(layer_at(descriptor), step[NUM_TOKENS])
+        else:
+            begin_entry(layer_at(descriptor))
     ids = carray(pointer(step[IDS]), (num_rows,), np.int64)
     stream, scale = rows_at(step, STREAM, hidden), constant(step, EMBEDDING_SCALE)
     for token in range(num_rows):
@@ -473,6 +553,8 @@ def work(address):
 
         if step[LOOK]:
             phase = look_phases(step, decoder, weights, layer_idx, phase)
+        elif step[NUM_TOKENS] > 1:
+            phase = read_phases(step, decoder, weights, layer_idx, phase)
         else:
             phase = attend_phase(step, decoder, weights, layer_idx, phase)
 
@@ -487,16 +569,18 @@ def work(address):
         linear, last_norm = weights[DOWN:], weights[LAST_MLP_NORM:]
         phase = add_projection(step, decoder, linear, last_norm, activated, x_rounded, phase)
 
-    size = decoder[VOCABULARY]
-    logits = rows_at(step, LOGITS, size)
+    if not step[NUM_LOGITS]:
+        return
+    size, last = decoder[VOCABULARY], normed[: step[NUM_LOGITS]]
+    logits = carray(pointer(step[LOGITS]), (step[NUM_LOGITS], size), np.float32)
     pieces = num_pieces_of(size, threads)
     piece = take(counters, phase)
     if piece < pieces:
-        read_stream(step, decoder, decoder[LAST_NORM:], normed)
-        round_for(decoder[HEAD:], normed, x_rounded)
+        read_stream(step, decoder, decoder[LAST_NORM:], last)
+        round_for(decoder[HEAD:], last, x_rounded)
     while piece < pieces:
         first, stop = start_of(piece, pieces, size), start_of(piece + 1, pieces, size)
-        project(decoder, decoder[HEAD:], normed, x_rounded, first, stop, logits)
+        project(decoder, decoder[HEAD:], last, x_rounded, first, stop, logits)
         done(counters, phase)
         piece = take(counters, phase)
     wait(counters, phase, pieces)

@@ -145,7 +145,7 @@ def scan(look, layer_idx, num_rows, heads, address, row, head, factor, q, keys, 
     segment = segment_of(numbers, layer_idx, num_rows, hot, row, head)
     own = head % hot[NUM_HEADS]
     first, group = head - own, q.shape[0] // heads
-    write_newest(hot, segment, own, keys[head], values[head])
+    write_newest(hot, segment, own, 0, keys[head], values[head])
     cold_address = carray(pointer(numbers[COLD_TIERS]), (layer_idx + 1,), np.int64)[layer_idx]
     if not cold_address:
         return
