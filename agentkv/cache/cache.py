@@ -1132,16 +1132,27 @@ class Cache(HookedCache):
             return False
         return num_columns == 1 and all(layer.can_step for layer in self.cache_layers)
 
-    def can_read(self, num_columns: int) -> bool:
+    def can_read(self, num_columns: int, dtype: torch.dtype) -> bool:
         # a policy that evicts would have to let all layers hold the input at once
         if not self.keeps_all or self._takes_drafts or self.evictor.context_window(num_columns) > 0:
             return False
-        return all(layer.can_read for layer in self.cache_layers)
+        num_q_heads = self.geometry.num_q_heads
+        return all(layer.can_read(num_q_heads, dtype) for layer in self.cache_layers)
 
     @torch.no_grad()
     def begin_read(
-        self, attentions: Sequence[nn.Module], scales: Sequence[float], num_columns: int
+        self,
+        attentions: Sequence[nn.Module],
+        scales: Sequence[float],
+        num_columns: int,
+        dtype: torch.dtype,
     ) -> Sequence[CacheLayer]:
+        self.progress.has_changed, self.batch = True, 1
+        num_q_heads, cpu = self.geometry.num_q_heads, torch.device("cpu")
+        for layer in self.cache_layers:
+            if not layer.is_filled:
+                own = layer.dtype or dtype
+                layer.begin(1, num_q_heads=num_q_heads, dtype=own, device=cpu)
         self._begin_layers(attentions, scales, num_columns)
         return self.cache_layers
 

@@ -342,17 +342,30 @@ class CacheLayer(Addressed):
         """Return whether a compiled step can serve the layer."""
         return self._backend is not None and self._backend.is_compiled
 
-    @property
-    def can_read(self) -> bool:
-        """Return whether a compiled step can read several tokens of the layer's one sequence: its
-        entries are dense, only keys and values are stored, and each token sees all up to its
-        own."""
-        if not self.can_step or self.shape.window is not None or self.is_shared:
+    def can_read(self, num_q_heads: int, dtype: torch.dtype) -> bool:
+        """Return whether compiled steps can read several tokens of the layer's one sequence, on the
+        CPU: its entries are dense, only keys and values are stored, and each token sees all up to
+        its own.
+
+        Args:
+            num_q_heads: query heads of a sequence.
+            dtype: of the model, for a layer that was fed nothing yet.
+        """
+        if self.shape.window is not None or self.is_shared:
             return False
-        storage, tracker = self.storage, self.tracker
-        stored = (storage.layout.format, storage.queries, storage.queries_of_chunks, tracker)
-        is_plain = stored == (None,) * len(stored) and not storage.layout.num_norms
-        return is_plain and storage.batch == 1 and self.cold is None
+        policy = None if self.policy is None else self.policy.policy
+        if policy is not None and isinstance(policy.recall, LookBack):
+            return False
+        if self.is_filled:
+            layout, backend = self.storage.layout, self.backend
+            is_alone = self.storage.batch == 1
+        else:
+            own = self.dtype or dtype
+            layout = layout_for(self.shape, policy, dtype=own, num_q_heads=num_q_heads)
+            backend, is_alone = backend_for(layout, num_q_heads, torch.device("cpu")), True
+        keeps_more = layout.num_norms or layout.query_window or layout.by_phase
+        is_plain = layout.format is None and self.tracker is None and not keeps_more
+        return is_alone and is_plain and backend.is_compiled
 
     def finish_read(self, num_new: int) -> None:
         """End a compiled step that has appended several tokens of the layer's one sequence."""

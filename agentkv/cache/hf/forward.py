@@ -156,7 +156,9 @@ class Forward:
         keep = given.get("logits_to_keep", 0)
         if batch > 1 or not isinstance(keep, int) or keep < 0:
             return False
-        return self._step.can_read(num_new, keep or num_new) and cache.can_read(num_new)
+        if self._decoder is None or not self._step.can_read(num_new, keep or num_new):
+            return False
+        return cache.can_read(num_new, self._decoder.dtype)
 
     def _read_one(self, cache: HookedCache, given: Mapping[str, Any]) -> Tensor:
         """Return the logits of several new tokens of one sequence, from compiled steps."""
@@ -164,7 +166,8 @@ class Forward:
         ids, num_new = given["input_ids"], given["input_ids"].shape[1]
         num_logits = min(given.get("logits_to_keep", 0) or num_new, num_new)
         positions = cache.rotary_positions(given.get("position_ids"), num_new)
-        layers = cache.begin_read(self._decoder.attentions, self._decoder.scales, num_new)
+        own = self._decoder
+        layers = cache.begin_read(own.attentions, own.scales, num_new, own.dtype)
         if positions is None:
             seen = cache.get_seq_length()
             places = list(range(seen, seen + num_new))

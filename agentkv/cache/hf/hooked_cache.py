@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import Cache as TransformersCache
 
@@ -148,18 +149,27 @@ class HookedCache(TransformersCache):
         """
         raise NotImplementedError
 
-    def can_read(self, num_columns: int) -> bool:
-        """Return whether a forward of ids (1, num_columns) may be one compiled step, because
-        compiled code reads the layers, and keys and values are all that they note and keep."""
+    def can_read(self, num_columns: int, dtype: torch.dtype) -> bool:
+        """Return whether compiled steps may read a forward of ids (1, num_columns): compiled code
+        reads the layers, and keys and values are all that they note and keep.
+
+        Args:
+            dtype: of the model.
+        """
         return False
 
     def begin_read(
-        self, attentions: Sequence[nn.Module], scales: Sequence[float], num_columns: int
+        self,
+        attentions: Sequence[nn.Module],
+        scales: Sequence[float],
+        num_columns: int,
+        dtype: torch.dtype,
     ) -> Sequence[CacheLayer]:
-        """Prepare a compiled step of several tokens, after `begin`, and return the layers.
+        """Prepare compiled steps that read several tokens, after `begin`, and return the layers.
 
         Args:
             attentions, scales: as in `begin_step`.
+            dtype: as in `can_read`.
         """
         raise NotImplementedError
 
