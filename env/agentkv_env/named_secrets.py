@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from agentkv_env.errors import ActionFailed
 from agentkv_env.hosts import AllowList, HostAddresses
 from agentkv_env.masking import Secrets
-from agentkv_env.page import Node, Page
+from agentkv_env.page import Page
 
 _NAME = r"[\w.+-]{1,100}"
 _PLACEHOLDER = re.compile(rf"<secret:({_NAME})>", re.ASCII)
@@ -119,25 +119,7 @@ class NamedSecrets:
         if not self._secrets:
             return page
         mask = self.masks.mask
-        return replace(
-            page,
-            url=mask(page.url),
-            title=mask(page.title),
-            nodes=tuple(map(self._hide_in, page.nodes)),
-            tabs=tuple(map(mask, page.tabs)),
-            notices=tuple(map(mask, page.notices)),
-        )
-
-    def _hide_in(self, node: Node) -> Node:
-        mask = self.masks.mask
-        return replace(
-            node,
-            name=mask(node.name),
-            value=mask(node.value),
-            options=tuple(map(mask, node.options)),
-            reveals=tuple(map(mask, node.reveals)),
-            cells=tuple(map(mask, node.cells)),
-        )
+        return replace(page.with_texts(mask), url=mask(page.url))
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(map(placeholder, self._secrets))

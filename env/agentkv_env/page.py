@@ -1,5 +1,6 @@
 """The agent's view of a web page, as frozen values without a browser."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from reprlib import repr as short_repr
 from typing import Literal
@@ -81,6 +82,17 @@ class Node:
     cells: tuple[str, ...] = ()
     """Texts of the cells, of a node that is a whole row of texts; `name` joins them with bars."""
 
+    def with_texts(self, change: Callable[[str], str]) -> "Node":
+        """Return the node with `change` applied to each of its texts."""
+        return replace(
+            self,
+            name=change(self.name),
+            value=change(self.value),
+            options=tuple(map(change, self.options)),
+            reveals=tuple(map(change, self.reveals)),
+            cells=tuple(map(change, self.cells)),
+        )
+
     def __repr__(self) -> str:
         number = "" if self.id is None else f" [{self.id}]"
         return f"<Node {self.role}{number} {short_repr(self.name)}>"
@@ -111,6 +123,17 @@ class Page:
     def __repr__(self) -> str:
         title, url = short_repr(self.title), self.url[:80]
         return f"<Page {url} {title}, {len(self.nodes)} nodes>"
+
+    def with_texts(self, change: Callable[[str], str]) -> "Page":
+        """Return the page with `change` applied to each of its texts, those of its nodes included,
+        at the same address."""
+        return replace(
+            self,
+            title=change(self.title),
+            nodes=tuple(node.with_texts(change) for node in self.nodes),
+            tabs=tuple(map(change, self.tabs)),
+            notices=tuple(map(change, self.notices)),
+        )
 
     def element(self, id: int) -> Node | None:
         """Return the node with this `id`, or None."""

@@ -186,7 +186,8 @@ def test_a_part_of_a_name_that_is_typed_stays_a_part_of_it() -> None:
     whole = recording(
         'Open "Mailbox is full".', (search, "at Search\n```type [9] [Mailbox] [1]```"), (LIST, OPEN)
     )
-    for other in made(whole):
+    assert (found := made(whole))
+    for other in found:
         assert actions(other)[0].text in other.goal
 
 

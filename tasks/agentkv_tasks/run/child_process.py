@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from agentkv.files import WriteError, make_folder
 from agentkv_env.processes import kill_descendants
 
@@ -117,6 +115,8 @@ def become_child(log: Path) -> None:
     It leads its own process group, so that Ctrl-C reaches only the parent and the parent can kill
     the whole group. It ends as soon as its parent does, and its output goes to `log`.
     """
+    from tqdm import tqdm  # the parent needs none
+
     # bars of tqdm, which libraries make even where they show none, have a semaphore of the system
     # otherwise; a process that is killed would leave it, and Python would tell the user at the end
     tqdm.set_lock(threading.RLock())

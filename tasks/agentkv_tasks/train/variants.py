@@ -16,10 +16,10 @@ from agentkv_env.named_secrets import names_in
 from agentkv_env.page import Node, Page
 
 _PART = re.compile(r"[^\W\d_]{3,}|\d{2,}")
-"""What is replaced in a text that nothing on its page can take the place of: words, and numbers.
+"""The words and numbers of a text that others replace if the text has no neighbor on its page.
 Single digits are mostly counts."""
 _DATE = re.compile(r"\d[-/:]\d")
-"""A date or a time, whose digits no others can take the place of."""
+"""A date or a time: other digits might make none."""
 _VERDICTS = frozenset({"yes", "no", "none", "true", "false"})
 _LEAST_DIGITS = 3
 """Digits of an answer that is surely read from a page; shorter numbers are often counted."""
@@ -191,7 +191,7 @@ def _changed(recording: Recording, rng: random.Random) -> Recording:
         recording,
         goal=change(goal),
         steps=tuple(
-            replace(step, page=_mapped(step.page, change), note=change(step.note))
+            replace(step, page=step.page.with_texts(change), note=change(step.note))
             for step in recording.steps
         ),
     )
@@ -290,28 +290,6 @@ def _mapped_action(action: Action, change: Callable[[str], str]) -> Action:
         before=change(action.before),
         last=change(action.last),
         items=tuple(map(change, action.items)),
-    )
-
-
-def _mapped(page: Page, change: Callable[[str], str]) -> Page:
-    """Return a page with other texts at the same address."""
-    nodes = tuple(
-        replace(
-            node,
-            name=change(node.name),
-            value=change(node.value),
-            options=tuple(map(change, node.options)),
-            reveals=tuple(map(change, node.reveals)),
-            cells=tuple(map(change, node.cells)),
-        )
-        for node in page.nodes
-    )
-    return replace(
-        page,
-        title=change(page.title),
-        nodes=nodes,
-        tabs=tuple(map(change, page.tabs)),
-        notices=tuple(map(change, page.notices)),
     )
 
 
