@@ -15,31 +15,36 @@ from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
 from train_nano.record import RECORDINGS
 from train_smollm2.export import export
-from train_smollm2.recordings import TAKEN, TAKEN_SHORT, recordings
+from train_smollm2.recordings import MOST_STEPS, TAKEN, TAKEN_MINIWOB, TAKEN_SHORT, recordings
+
+_CHECKED = 90
+"""Rows between two measurements."""
 
 
-def write_recordings(path: Path, *, is_whole: bool, is_short: bool) -> None:
+def write_recordings(path: Path, *, is_whole: bool, is_short: bool, is_miniwob: bool) -> None:
     """Write the recordings unless the file is there.
 
     Args:
         is_whole: take all of nano's recordings.
         is_short: pages of our own sites lose most of what no reply needs.
+        is_miniwob: take those of MiniWoB++ alone, and all that are short.
     """
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    taken = TAKEN_SHORT if is_short else TAKEN
+    taken = TAKEN_MINIWOB if is_miniwob else TAKEN_SHORT if is_short else TAKEN
     taken = dict.fromkeys(taken, 1.0) if is_whole else taken
     with partial.open("wb") as file:
         for each in recordings(RECORDINGS, seed=0, taken=taken, is_short=is_short):
-            file.write(json_line(each.to_json()))
+            if len(each.steps) <= MOST_STEPS or not is_miniwob:
+                file.write(json_line(each.to_json()))
     partial.replace(path)
 
 
 def recordings_path(options: argparse.Namespace) -> Path:
     """Return the path of the recordings, which is another for each choice of them."""
-    chosen = [name for name in ("short", "whole") if getattr(options, name)]
+    chosen = [name for name in ("short", "whole", "miniwob") if getattr(options, name)]
     return options.work / ("-".join(["recordings", *chosen]) + ".jsonl")
 
 
@@ -56,7 +61,7 @@ def settings(options: argparse.Namespace) -> TrainSettings:
         dtype="bfloat16",
         recompute=False,
         held_out=12,
-        check_every=90,
+        check_every=max(1, _CHECKED // options.rows),
         device=options.device,
         threads=options.threads,
         replay=options.replay,
@@ -76,6 +81,9 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="adapter that the training begins with")
     parser.add_argument("--short", action="store_true", help="pages lose what no reply needs")
     parser.add_argument("--whole", action="store_true", help="take all of nano's recordings")
+    parser.add_argument(
+        "--miniwob", action="store_true", help="take short episodes of MiniWoB++ alone"
+    )
     options = parser.parse_args()
     if options.export:
         size = export(options.work / "adapter", options.export)
@@ -83,7 +91,9 @@ def main() -> None:
         return
     chosen = settings(options)
     [path] = chosen.recordings
-    write_recordings(path, is_whole=options.whole, is_short=options.short)
+    write_recordings(
+        path, is_whole=options.whole, is_short=options.short, is_miniwob=options.miniwob
+    )
     command.run(command.prepare(chosen), Console())
 
 

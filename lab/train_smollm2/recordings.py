@@ -23,6 +23,10 @@ TAKEN: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.6, "vwa-long": 0.05}
 rows, one of MiniWoB++ a single row."""
 TAKEN_SHORT: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.6}
 """The same of a first training, whose pages are short."""
+TAKEN_MINIWOB: Mapping[str, float] = {"miniwob": 1.0}
+"""The same of a training on MiniWoB++ alone."""
+MOST_STEPS = 8
+"""Longest episode of that training. Eight of 46 pages have longer ones, and half of the tokens."""
 _THINNED = 0.5
 """Share of the episodes whose pages lose elements. They have more replies per token."""
 _LEAST_DROPPED = 0.8

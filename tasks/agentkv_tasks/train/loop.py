@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import inspect
 import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +12,6 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.helpers import disable_input_dtype_casting
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from agentkv.dialog.prompt import Template
 from agentkv.dialog.reply import names_element
@@ -24,15 +21,13 @@ from agentkv.recordings import Recording
 from agentkv_tasks.train.clock import RunningClock
 from agentkv_tasks.train.curve import write_curve
 from agentkv_tasks.train.folder import LOG, TrainingFolder, log_line
+from agentkv_tasks.train.losses import Losses, can_share, shared_opening
 from agentkv_tasks.train.rows import (
-    IGNORED,
     EpisodeRow,
     Order,
     Row,
     TrainError,
-    batch,
     episode_rows,
-    in_batches,
     split_held_out,
     text_rows,
 )
@@ -109,7 +104,6 @@ class Training:
     ) -> None:
         self.settings = settings
         self.device: torch.device = local.model.device
-        self._max_positions = local.max_positions
         most = min(settings.row_tokens, local.max_positions or settings.row_tokens)
         learned, held = split_held_out(recordings, settings.held_out)
         self.notes: list[str] = []
@@ -150,8 +144,12 @@ class Training:
         Gradients in float16 would need a scale."""
         if settings.recompute:
             _checkpoint_activations(self._network)
-        self._has_logits_to_keep = (
-            "logits_to_keep" in inspect.signature(type(local.model).forward).parameters
+        # layers that are computed once more keep no keys for other rows
+        opening = (
+            shared_opening(episodes) if not settings.recompute and can_share(local.model) else ()
+        )
+        self._losses_of = Losses(
+            local.model, opening, most=local.max_positions, is_bfloat16=self._is_bfloat16
         )
         self._optimizer = torch.optim.AdamW(
             self._learning(),
@@ -239,12 +237,7 @@ class Training:
         rows = self._order.step(self.progress.step)
         num_labels = sum(row.num_counted for row in rows)
         self._network.train()
-        total = 0.0
-        for some in in_batches(rows, self.device):
-            lost, _, _ = self._lost(some)
-            loss = lost / num_labels
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+        total = self._losses_of.backward(rows, num_labels=num_labels)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if not math.isfinite(total) or not math.isfinite(float(norm)):
             self._optimizer.zero_grad()
@@ -265,36 +258,17 @@ class Training:
         falling = max(0.0, (1.0 - done) / DECAY)
         return self.settings.rate * min(1.0, (done - before + 1e-3) / WARM_UP, falling)
 
-    def _lost(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the summed loss of some rows, which labels were the likeliest ids (rows, columns),
-        and the columns, which are those with a label in any row."""
-        ids, labels = batch(rows, self.device, most=self._max_positions)
-        columns = (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
-            if self._has_logits_to_keep:
-                outputs = self._network(input_ids=ids, use_cache=False, logits_to_keep=columns)
-                logits = outputs.logits
-            else:
-                logits = self._network(input_ids=ids, use_cache=False).logits[:, columns]
-        wanted = labels[:, columns + 1]
-        lost = cross_entropy(
-            logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
-        return lost, logits.argmax(dim=-1) == wanted, columns + 1
-
-    @torch.no_grad()
     def _measured(self, rows: Sequence[Row]) -> tuple[float, int, int]:
         """Return the loss per label, how many replies are exact, and how many there are."""
         self._network.eval()
         total, num_labels, num_exact, num_replies = 0.0, 0, 0, 0
-        for row in rows:
-            lost, is_right, columns = self._lost([row])
-            total += float(lost)
+        for row, loss in self._losses_of.measured(rows):
+            total += float(loss.total)
             num_labels += row.num_counted
             if isinstance(row, EpisodeRow):
                 for start, stop in row.replies:
-                    inside = (columns >= start) & (columns < stop)
-                    num_exact += bool(is_right[0, inside].all())
+                    inside = (loss.columns >= start) & (loss.columns < stop)
+                    num_exact += bool(loss.is_right[0, inside].all())
                 num_replies += len(row.replies)
         return total / num_labels, num_exact, num_replies
 
