@@ -26,7 +26,8 @@ TAKEN_SHORT: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.6}
 TAKEN_MINIWOB: Mapping[str, float] = {"miniwob": 1.0}
 """The same of a training on MiniWoB++ alone."""
 MOST_STEPS = 8
-"""Longest episode of that training. Eight of 46 pages have longer ones, and half of the tokens."""
+"""Steps of the longest episode of that training. Four of 46 pages have none so short; 746 of 885
+episodes are, and take half of the tokens."""
 _THINNED = 0.5
 """Share of the episodes whose pages lose elements. They have more replies per token."""
 _LEAST_DROPPED = 0.8

@@ -15,7 +15,8 @@ from agentkv_tasks.suites import SUITES
 from train_nano.episode import RecordedEpisode, load
 from train_nano.record import RECORDINGS
 from train_nano.wording import is_polite_request
-from train_smollm2.recordings import held_out_pages, recordings
+from train_smollm2.__main__ import write_recordings
+from train_smollm2.recordings import MOST_STEPS, held_out_pages, recordings
 
 NAMES = ("vwa75-1000000.jsonl.xz", "miniwob-1000000.jsonl.xz")
 ALL = {"vwa75": 1.0, "miniwob": 1.0}
@@ -97,3 +98,11 @@ def test_short_pages_have_far_fewer_elements(folder: Path, found: list[Recording
     }
     assert sizes["vwa75"][1] < 0.6 * sizes["vwa75"][0]
     assert sizes["miniwob"][0] == sizes["miniwob"][1]
+
+
+def test_a_training_on_miniwob_alone_takes_its_short_episodes(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    write_recordings(path, is_whole=False, is_short=False, is_miniwob=True)
+    found = list(read_recordings(path))
+    assert {each.suite for each in found} == {"miniwob"} and len(found) > 700
+    assert max(len(each.steps) for each in found) == MOST_STEPS
