@@ -2,6 +2,7 @@
 
 python -m train_smollm2 --work FOLDER --minutes 60
 python -m train_smollm2 --work FOLDER --minutes 120               # goes on for another hour
+python -m train_smollm2 --work FOLDER --minutes 36 --rows 4 --miniwob
 python -m train_smollm2 --work FOLDER --minutes 9 --device cuda --rows 16 --whole
 """
 
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train_smollm2", description="Train smollm2.")
     parser.add_argument("--work", type=Path, default=Path("work/smollm2"))
     to_do = parser.add_mutually_exclusive_group(required=True)
-    to_do.add_argument("--minutes", type=float, help="train for so many minutes in all")
+    to_do.add_argument("--minutes", type=float, help="minutes of the training in all")
     to_do.add_argument("--export", type=Path, metavar="FOLDER", help="write the adapter there")
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
     parser.add_argument("--device", default="auto")
@@ -85,6 +86,8 @@ def main() -> None:
         "--miniwob", action="store_true", help="take short episodes of MiniWoB++ alone"
     )
     options = parser.parse_args()
+    if options.miniwob and (options.short or options.whole):
+        parser.error("--miniwob takes MiniWoB++ alone; leave --short and --whole out")
     if options.export:
         size = export(options.work / "adapter", options.export)
         print(f"{options.export}: {size / 1e6:.1f} MB")

@@ -18,10 +18,13 @@ from agentkv_tasks.train.rows import IGNORED, EpisodeRow, Row, batch, in_batches
 
 _LEAST = 64
 """Smallest number of ids that are worth a forward of their own (our choice)."""
-_MOST_LONGER = 4
-"""How many times the opening a row may be long to share it. Attention after keys that are there
-takes longer than attention within a row: with an opening of 383 ids on two cores, rows of 700 were
-1.5 times as fast by sharing, of 1,100 1.2 times, and of 600 to 3,000 0.9 times."""
+_FULL = "full_attention"
+"""Name in a configuration of layers that keep all keys."""
+_MOST_OPENINGS = 4
+"""Largest length of a row that shares, in openings (our choice). Attention after keys that are
+there takes longer than attention within a row: with an opening of 383 ids on two cores, rows of 700
+were 1.5 times as fast by sharing, of 1,100 1.2 times, and a mix of 600 to 3,000 0.9 times (by
+hand)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Losses:
             total += _backward(self._loss(some).total / num_labels)
         if opened:
             read = self._read_opening()
-            # float32 adds up the gradients of many rows without loss
+            # float32 adds up the gradients of many rows with less rounding
             leaves = [each.detach().float().requires_grad_() for each in read]
             for some in in_batches(opened, self._network.device):
                 begun = [leaf.to(each.dtype) for leaf, each in zip(leaves, read, strict=True)]
@@ -109,7 +112,7 @@ class Losses:
         size = len(self._opening)
         labels = row.labels[: size + 1]  # the opening's last id predicts one more
         return (
-            size < len(row.ids) <= _MOST_LONGER * size
+            size < len(row.ids) <= _MOST_OPENINGS * size
             and row.ids[:size] == self._opening
             and all(label == IGNORED for label in labels)
         )
@@ -169,8 +172,11 @@ def can_share(network: Any) -> bool:
     if CACHE not in inspect.signature(type(network).forward).parameters:
         return False
     layers = DynamicCache(config=network.config).layers
+    config = network.config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or (_FULL,))
     return (
         bool(layers)
+        and kinds == {_FULL}
         and all(type(layer) is DynamicLayer for layer in layers)
         and not set(_rope_types(network)) & set(CHANGING)  # whose keys depend on a row's length
     )

@@ -18,7 +18,7 @@ from agentkv.settings import ActingSettings
 IGNORED = -100
 """Label of an id that nobody learns to predict, as torch's cross entropy has it."""
 _PADDED = (64, 256)
-"""Padded rows have a multiple of the first length if they are short, and of the second if long."""
+"""Padded rows have a multiple of a length between these, which grows with theirs."""
 
 
 class TrainError(ValueError):

@@ -248,7 +248,10 @@ def test_a_request_that_comes_again_reads_one_token(served: Served) -> None:
     session(served)
 
 
-@pytest.mark.parametrize("template", ["chatml", "rewriting", "llama-3-instruct", "gemma-3-1b-it"])
+EXACTLY = ["chatml", "rewriting", "llama-3-instruct", "qwen2.5-instruct", "gemma-3-1b-it"]
+
+
+@pytest.mark.parametrize("template", EXACTLY)
 def test_random_edits_are_answered_as_by_a_model_that_reads_everything(
     template: str,
     chat_model: Callable[[str], LocalModel],
