@@ -61,8 +61,8 @@ class TrainSettings(ActingSettings):
     shuffle_seed: int = Field(default=0, ge=0, le=LARGEST)
     """Seed of the first weights and of the order of the rows."""
     recompute: bool = True
-    """Compute layers once more in the backward pass: slower, with a fraction of the memory. The rows
-    of a step do not share their instructions then."""
+    """Compute layers once more in the backward pass: slower, with a fraction of the memory. Rows of
+    a step do not share their instructions then."""
     threads: int | None = Field(default=None, ge=1, le=LARGEST)
     """Threads of torch."""
 
