@@ -84,14 +84,12 @@ class Node:
 
     def with_texts(self, change: Callable[[str], str]) -> "Node":
         """Return the node with `change` applied to each of its texts."""
-        return replace(
-            self,
-            name=change(self.name),
-            value=change(self.value),
-            options=tuple(map(change, self.options)),
-            reveals=tuple(map(change, self.reveals)),
-            cells=tuple(map(change, self.cells)),
-        )
+        name, value = change(self.name), change(self.value)
+        before = (self.options, self.reveals, self.cells)
+        options, reveals, cells = (tuple(map(change, texts)) for texts in before)
+        if (name, value, options, reveals, cells) == (self.name, self.value, *before):
+            return self  # most nodes, and `replace` takes longer than all else
+        return replace(self, name=name, value=value, options=options, reveals=reveals, cells=cells)
 
     def __repr__(self) -> str:
         number = "" if self.id is None else f" [{self.id}]"

@@ -120,7 +120,8 @@ def all_texts(episode: RecordedEpisode) -> list[str]:
         page = turn.page
         found.update(dict.fromkeys((page.url, page.title)))
         for node in page.nodes:
-            found.update(dict.fromkeys((node.name, node.value, *node.options)))
+            texts = (*node.options, *node.reveals, *node.cells)
+            found.update(dict.fromkeys((node.name, node.value, *texts)))
         found.update(dict.fromkeys((*page.tabs, *page.notices, turn.reply, turn.note)))
     found.update(dict.fromkeys(episode.goals))
     return list(found)
@@ -130,21 +131,8 @@ def map_texts(episode: RecordedEpisode, change: Callable[[str], str]) -> Recorde
     """Apply `change` to every text of `episode`, once per distinct text because pages repeat."""
     change = cache(change)
 
-    def node(old: Node) -> Node:
-        name, value, options = change(old.name), change(old.value), tuple(map(change, old.options))
-        if (name, value, options) == (old.name, old.value, old.options):
-            return old  # most nodes, and `replace` takes longer than all else
-        return replace(old, name=name, value=value, options=options)
-
     def page(old: Page) -> Page:
-        return replace(
-            old,
-            url=change(old.url),
-            title=change(old.title),
-            nodes=tuple(map(node, old.nodes)),
-            tabs=tuple(map(change, old.tabs)),
-            notices=tuple(map(change, old.notices)),
-        )
+        return replace(old.with_texts(change), url=change(old.url))
 
     turns = tuple(
         replace(turn, page=page(turn.page), reply=change(turn.reply), note=change(turn.note))

@@ -34,7 +34,7 @@ class Loss:
     total: Tensor
     """Summed over labels, in nats."""
     is_right: Tensor
-    """Whether the likeliest id is the label (rows, columns)."""
+    """True where the likeliest id is the label (rows, columns)."""
     columns: Tensor
     """The columns of the rows with a label in any of them, in order."""
 
