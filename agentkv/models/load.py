@@ -18,7 +18,7 @@ from agentkv.dialog.chat import ChatTemplate
 from agentkv.dialog.grammar import Grammar
 from agentkv.dialog.prompt import PlainTemplate, Template
 from agentkv.dialog.rendering import TemplateError, chat_templates
-from agentkv.models.adapter import add_adapter, check_adapter, names_elements
+from agentkv.models.adapter import add_adapter, check_adapters, names_elements
 from agentkv.models.find import (
     ModelError,
     check_files,
@@ -77,9 +77,9 @@ def load_model(
     device_map: Any = None,
     on_progress: Listener | None = None,
 ) -> LocalModel:
-    """Load `nano`, `smollm2`, a folder in Hugging Face format, a GGUF file, or a hub id that was
-    downloaded before. A GGUF file whose matrices do not stay in its blocks is converted once, to a
-    copy in the user's cache folder.
+    """Load `nano`, `smollm2`, `smollm2-web`, a folder in Hugging Face format, a GGUF file, or a hub
+    id that was downloaded before. A GGUF file whose matrices do not stay in its blocks is converted
+    once, to a copy in the user's cache folder.
 
     Models whose tokenizer has the four special tokens of `PlainTemplate` use that template; all
     others use `ChatTemplate`. Code in the folder is never run.
@@ -93,7 +93,7 @@ def load_model(
             other models are as with `float`, in `dtype`.
         adapter: folder of a LoRA adapter in peft's format. A GGUF file is then converted.
         merge_adapter: add the adapter to the weights; otherwise layers keep it apart, and no step
-            is compiled.
+            is compiled. Of two, a model's own and `adapter`, the own one is always added.
         quantization_config: quantizes the weights, such as `transformers.QuantoConfig` or
             `BitsAndBytesConfig`; needs accelerate and the package that it names.
         device_map: places parts of the model, as in `from_pretrained`, in place of `device`; needs
@@ -114,8 +114,8 @@ def load_model(
         )
     device = computing_device(device)
     places = device_map is not None or quantization_config is not None
-    lora = None if adapter is None else check_adapter(adapter, name)
-    if lora is not None:
+    adapters = check_adapters(name, adapter)
+    if adapters:
         _require_place_for_adapter(weights, is_merged=merge_adapter, is_placed=places)
         weights = "float" if weights == "auto" else weights
     if weights in ("int8", "int4"):
@@ -157,8 +157,9 @@ def load_model(
         )
         model, info = loaded
         _check_loading(info, folder)
-        if lora is not None:
-            model = add_adapter(model, lora, merged=merge_adapter)
+        for number, lora in enumerate(adapters, start=1):
+            is_merged = merge_adapter or number < len(adapters)
+            model = add_adapter(model, lora, merged=is_merged)
         if weights in ("int8", "int4"):
             quantize_linear(model, weights)
         if not places:
@@ -170,8 +171,8 @@ def load_model(
             cache_dtype=default_cache_dtype(name),
             **tuned_for(name),
         )
-        if lora is not None:
-            local = replace(local, names_elements=names_elements(lora))
+        if adapters:
+            local = replace(local, names_elements=names_elements(adapters[-1]))
         trim_heap()
         return local
     except ModelError:

@@ -90,8 +90,8 @@ def load(settings: ModelSettings, on_progress: Listener | None = None) -> LocalM
     local = load_run_model(settings, on_progress)
     if local is None:
         raise ServeError(
-            f"--model {settings.model} is a script; give nano, smollm2, a folder, a "
-            "GGUF file or a hub id"
+            f"--model {settings.model} is a script; give nano, smollm2, smollm2-web, a "
+            "folder, a GGUF file or a hub id"
         )
     return local
 

@@ -16,7 +16,15 @@ from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
 from train_nano.record import RECORDINGS
 from train_smollm2.export import export
-from train_smollm2.recordings import MOST_STEPS, TAKEN, TAKEN_MINIWOB, TAKEN_SHORT, recordings
+from train_smollm2.recordings import (
+    MINIWOB,
+    MOST_STEPS,
+    TAKEN,
+    TAKEN_MINIWOB,
+    TAKEN_SHORT,
+    pack,
+    recordings,
+)
 
 _CHECKED = 90
 """Rows between two measurements."""
@@ -75,6 +83,13 @@ def main() -> None:
     to_do = parser.add_mutually_exclusive_group(required=True)
     to_do.add_argument("--minutes", type=float, help="minutes of the training in all")
     to_do.add_argument("--export", type=Path, metavar="FOLDER", help="write the adapter there")
+    to_do.add_argument(
+        "--pack",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="take recordings of MiniWoB++ from there",
+    )
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int)
@@ -91,6 +106,9 @@ def main() -> None:
     if options.export:
         size = export(options.work / "adapter", options.export)
         print(f"{options.export}: {size / 1e6:.1f} MB")
+        return
+    if options.pack:
+        print(f"{MINIWOB}: {pack(options.pack)} recordings")
         return
     chosen = settings(options)
     [path] = chosen.recordings

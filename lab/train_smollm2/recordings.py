@@ -1,33 +1,40 @@
-"""Recordings for smollm2: those of nano, each with one goal and other contents.
+"""Recordings for smollm2: those of nano on our own sites, and others on pages of MiniWoB++.
 
 nano's recordings cover more worlds than a training on two cores reads. Wordings, names, values and
-the number of elements vary from episode to episode.
+the number of elements vary from episode to episode. Those of MiniWoB++ are in `MINIWOB`, since
+nano's are older than the names that pages give to their fields today.
 """
 
+import lzma
 import random
+import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentkv.dialog.reply import rewritten
-from agentkv.recordings import RecordedStep, Recording
+from agentkv.files import json_line
+from agentkv.recordings import RecordedStep, Recording, read_recordings
 from agentkv_tasks.miniwob.pages import SCORED
 from train_nano.augment import keep_needed, renumber_elements, replace_seed, vary
 from train_nano.data import draw_goal, is_grounded
-from train_nano.episode import RecordedEpisode, load, refuse_unseen_goals
+from train_nano.episode import RecordedEpisode, RecordedTurn, load, refuse_unseen_goals
 from train_nano.paraphrase import paraphrase
 
-TAKEN: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.6, "vwa-long": 0.05}
+MINIWOB = Path(__file__).parent / "miniwob.jsonl.xz"
+"""Recordings of pages of MiniWoB++ that may be learned, as `pack` writes them."""
+TAKEN: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.4, "vwa-long": 0.05}
 """Share of each suite's recordings that is learned on two cores. An episode of vwa-long becomes 15
 rows, one of MiniWoB++ a single row."""
-TAKEN_SHORT: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.6}
+TAKEN_SHORT: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.4}
 """The same of a first training, whose pages are short."""
 TAKEN_MINIWOB: Mapping[str, float] = {"miniwob": 1.0}
 """The same of a training on MiniWoB++ alone."""
 MOST_STEPS = 8
-"""Steps of the longest episode of that training. Four of 46 pages have none so short; 746 of 885
-episodes are, and take half of the tokens."""
+"""Steps of the longest episode of that training (our choice)."""
+_WORKED_OUT = ("simple-arithmetic", "text-transform")
+"""Pages of MiniWoB++ whose typed text stands nowhere and follows from what is shown."""
 _THINNED = 0.5
 """Share of the episodes whose pages lose elements. They have more replies per token."""
 _LEAST_DROPPED = 0.8
@@ -41,47 +48,86 @@ _PARAPHRASED = 0.5
 def held_out_pages() -> frozenset[str]:
     """Return the pages of MiniWoB++ that are never learned: a third of them, those with the lowest
     checksums. A page and its variant without delays are one."""
-    pages = sorted({_page(name) for name in SCORED}, key=lambda page: zlib.crc32(page.encode()))
-    return frozenset(pages[: len(pages) // 3])
+    pages = {_without_variant(name) for name in SCORED}
+    ordered = sorted(pages, key=lambda page: zlib.crc32(page.encode()))
+    return frozenset(ordered[: len(ordered) // 3])
 
 
 def recordings(
     folder: Path, *, seed: int, taken: Mapping[str, float] = TAKEN, is_short: bool = False
 ) -> Iterator[Recording]:
-    """Yield variants of nano's recordings of tasks that may be learned.
+    """Yield variants of recordings of tasks that may be learned.
 
     Args:
-        folder: of nano's recordings.
+        folder: of nano's recordings, of which those of our own sites are taken.
         seed: of the variants, and of which recordings have one.
         taken: share of the recordings by suite.
         is_short: pages of our own sites lose most of what no reply needs.
     """
-    never = held_out_pages()
-    for path in sorted(folder.glob("*.jsonl.xz")):
+    for path in sorted(folder.glob("vwa*.jsonl.xz")):
         for number, episode in enumerate(load(path)):
             rng = random.Random(f"{seed}/{path.name}/{number}")
-            world, suite, _ = episode.name.split("/", 2)
-            is_page = suite == "miniwob"
-            if rng.random() >= taken.get(suite, 0.0):
+            if rng.random() >= taken.get(episode.name.split("/")[1], 0.0):
                 continue
-            if is_page and _page(urlsplit(episode.turns[0].page.url).path) in never:
-                continue
-            drawn = draw_goal(episode, rng)
-            varied = _page_variant(drawn, rng) if is_page else _variant(drawn, rng, is_short)
+            varied = _variant(draw_goal(episode, rng), rng, is_short)
+            key = f"{path.name.removesuffix('.jsonl.xz')}/{number} variant {seed}"
             if is_grounded(varied):
-                refuse_unseen_goals(varied)
-                yield Recording(
-                    key=f"{path.name.removesuffix('.jsonl.xz')}/{number} variant {seed}",
-                    goal=varied.goal,
-                    steps=_steps(varied),
-                    suite=suite,
-                    world_seed=int(world),
-                    thoughts="free",
-                )
+                yield _recording(varied, key)
+    if share := taken.get("miniwob"):
+        yield from _page_recordings(seed, share)
 
 
-def _page(path: str) -> str:
-    return path.rpartition("/")[2].removesuffix("-nodelay")
+def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
+    """Write the recordings of MiniWoB++ pages that may be learned, and return their number.
+
+    Args:
+        paths: files as `agentkv tasks record FILE --tasks miniwob` writes them.
+    """
+    never, count = held_out_pages(), 0
+    with lzma.open(to, "wb", preset=9 | lzma.PRESET_EXTREME) as file:
+        for path in paths:
+            for each in read_recordings(path):
+                if _page(each) not in never:
+                    file.write(json_line(each.to_json()))
+                    count += 1
+    return count
+
+
+def _page_recordings(seed: int, share: float) -> Iterator[Recording]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "miniwob.jsonl"
+        path.write_bytes(lzma.decompress(MINIWOB.read_bytes()))
+        for each in read_recordings(path):
+            rng = random.Random(f"{seed}/{each.key}")
+            if rng.random() >= share:
+                continue
+            turns = tuple(RecordedTurn(s.page, s.reply, s.note, s.counts) for s in each.steps)
+            name = f"{each.world_seed}/{each.suite}/{each.task_id}"
+            varied = _page_variant(RecordedEpisode(each.goal, turns, name), rng)
+            if is_grounded(varied) or _page(each) in _WORKED_OUT:
+                yield _recording(varied, f"{each.key} variant {seed}")
+
+
+def _recording(episode: RecordedEpisode, key: str) -> Recording:
+    refuse_unseen_goals(episode)
+    world, suite, _ = episode.name.split("/", 2)
+    return Recording(
+        key=key,
+        goal=episode.goal,
+        steps=_steps(episode),
+        suite=suite,
+        world_seed=int(world),
+        thoughts="free",
+    )
+
+
+def _page(recording: Recording) -> str:
+    path = urlsplit(recording.steps[0].page.url).path
+    return _without_variant(path.rpartition("/")[2])
+
+
+def _without_variant(page: str) -> str:
+    return page.removesuffix("-nodelay")
 
 
 def _page_variant(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:

@@ -2,14 +2,17 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from agentkv.settings import LARGEST, YEAR_S, ActingSettings, Flag, PoliciesSettings
 from agentkv_env.hosts import is_web_address
+
+T = TypeVar("T")
 
 Scoring = Literal["compat", "mended"]
 """How strings are compared: as VisualWebArena does, or with its known flaws fixed."""
@@ -39,7 +42,8 @@ class RunSettings(PoliciesSettings, ActingSettings):
             "budget",
             "seeds",
         ),  # rows name them
-        *("limit", "out", "workers", "executor", "ray_address", "browser_path", "allow_unreset"),
+        *("every", "limit", "out", "workers", "executor", "ray_address"),
+        *("browser_path", "allow_unreset"),
         *("step_timeout_s", "retries", "checkpoint_s", "judge_model"),
         *("screenshots", "playwright_traces", "profile"),
     )
@@ -54,8 +58,10 @@ class RunSettings(PoliciesSettings, ActingSettings):
     are equal with `deterministic`, and otherwise up to rounding."""
     world_seed: int = Field(default=75, ge=0, le=LARGEST)
     """Seed of the embedded world that holds the tasks."""
+    every: int = Field(default=1, ge=1, le=LARGEST)
+    """Run every so many-th task, from the first: a sample of all kinds of a suite."""
     limit: int | None = Field(default=None, ge=1, le=LARGEST)
-    """Number of tasks to run, from the first."""
+    """Maximum number of tasks to run, from the first."""
     out: Path = Path("runs")
     """Folder of result rows, traces and the report. The default is below `runs`."""
     workers: int = Field(default_factory=_default_workers, ge=1, le=LARGEST)
@@ -155,6 +161,10 @@ class RunSettings(PoliciesSettings, ActingSettings):
         return self.model_copy(
             update={"out": default_out(Path(self.tasks).stem, self.world_seed, self.model)}
         )
+
+    def selected(self, tasks: Sequence[T]) -> Sequence[T]:
+        """Return those tasks of a suite that are run."""
+        return tasks[:: self.every][: self.limit]
 
     @property
     def in_rows(self) -> dict[str, Any]:

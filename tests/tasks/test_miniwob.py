@@ -313,6 +313,17 @@ def task_with_goal(selector: str) -> Task:
 
 @installed
 @pytest.mark.browser
+def test_a_sample_of_the_suite_has_as_many_pages_as_tasks(tmp_path: Path) -> None:
+    given = RunSettings.read(tasks="miniwob", model="stop", every=7, out=tmp_path)
+    tasks = [job.task for job in prepare(given).plan.jobs]
+    assert [task.task_id for task in tasks] == list(range(0, 140, 7))
+    assert len({_page(task) for task in tasks}) == 20
+    few = given.model_copy(update={"limit": 3})
+    assert [job.task.task_id for job in prepare(few).plan.jobs] == [0, 7, 14]
+
+
+@installed
+@pytest.mark.browser
 def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -> None:
     settings = RunSettings.read(
         model="solution", policies=("full",), out=tmp_path, screenshots=False, workers=1

@@ -331,7 +331,7 @@ def test_rows_of_other_weights_are_not_mixed_though_the_model_is_where_it_was(
     [
         (
             {"model": "solution"},
-            "is a script; give nano, smollm2, a folder, a GGUF file or a hub id",
+            "is a script; give nano, smollm2, smollm2-web, a folder, a GGUF file or a hub id",
         ),
         ({"model": "nowhere"}, "unknown model 'nowhere'"),
         ({"policies": "full,gatd"}, "unknown policy 'gatd'; known: "),

@@ -147,7 +147,7 @@ def call(*arguments: str) -> Result:
         (["--policies", "full,window,gatd"], "unknown policy 'gatd'; known: "),
         (
             ["--model", "solution"],
-            "is a script; give nano, smollm2, a folder, a GGUF file or a hub id",
+            "is a script; give nano, smollm2, smollm2-web, a folder, a GGUF file or a hub id",
         ),
         (["--seen", "512"], "--seen 512: a window of 512 entries forgets nothing"),
         (["--seen", "40000"], "32768 positions of nano"),

@@ -13,7 +13,7 @@ from agentkv_tasks.cli.options import for_people, takes
 def plan(
     given: dict[str, Any],
     model: Annotated[
-        str, typer.Argument(help="nano, smollm2, a folder, a GGUF file or a hub id.")
+        str, typer.Argument(help="nano, smollm2, smollm2-web, a folder, a GGUF file or a hub id.")
     ] = "nano",
     tokens: Annotated[
         int, typer.Option(min=1, help="Tokens that an episode or a conversation reads and writes.")

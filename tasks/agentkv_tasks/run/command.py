@@ -109,17 +109,17 @@ def prepare(
         }
     else:
         known = own.placeholders
-        _check_own(own, suite.tasks[: settings.limit], sites)
+        _check_own(own, settings.selected(suite.tasks), sites)
         if not any(site.admin for site in own.sites.values()):
-            asking = sum(map(asks_admin, suite.tasks[: settings.limit]))
+            asking = sum(map(asks_admin, settings.selected(suite.tasks)))
             if asking:
                 notices.append(f"{asking} tasks are unjudged: no site has an `admin` in {own.path}")
         if settings.workers > 1:
-            workers, notice = _side_by_side(own, suite.tasks[: settings.limit], settings.workers)
+            workers, notice = _side_by_side(own, settings.selected(suite.tasks), settings.workers)
             notices += [notice] if notice else []
             settings = settings.model_copy(update={"workers": workers})
     addresses = Addresses({**known, **sites}, {})
-    tasks = suite.tasks[: settings.limit]
+    tasks = settings.selected(suite.tasks)
     for task in tasks:
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
         if missing:

@@ -91,7 +91,7 @@ def make_plan(
     parameters = {
         policy.row_name: resolved_parameters(settings, policy) for policy in settings.policies
     }
-    for number, task in enumerate(suite.tasks[: settings.limit]):
+    for number, task in enumerate(settings.selected(suite.tasks)):
         first = number % len(settings.policies)
         turns = settings.policies[first:] + settings.policies[:first]
         for seed in settings.seeds:

@@ -128,12 +128,12 @@ def _model(name: str) -> Iterator[Finding]:
     from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
     from agentkv.cache.refusals import refused_policies
-    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model
+    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model, own_adapter
     from agentkv.models.load import load_model
 
     try:
         source = find_model(name)
-        if is_gguf(source):
+        if is_gguf(source) and own_adapter(name) is None:
             described = open_gguf_model(Path(source))
             model, size = described.empty, f"{described.num_values / 1e6:.1f} M parameters"
             unknown = unknown_code(model)  # that of a loaded model may say more

@@ -1,7 +1,10 @@
-"""The recordings that smollm2 learns from: what is taken of nano's, and what never is."""
+"""The recordings that smollm2 learns from: what is taken, and what never is."""
 
+import json
+import lzma
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,21 +15,19 @@ from agentkv.recordings import Recording, read_recordings
 from agentkv_env.sites.world import World
 from agentkv_tasks.miniwob.pages import SCORED
 from agentkv_tasks.suites import SUITES
-from train_nano.episode import RecordedEpisode, load
 from train_nano.record import RECORDINGS
 from train_nano.wording import is_polite_request
 from train_smollm2.__main__ import write_recordings
-from train_smollm2.recordings import MOST_STEPS, held_out_pages, recordings
+from train_smollm2.recordings import MINIWOB, MOST_STEPS, held_out_pages, pack, recordings
 
-NAMES = ("vwa75-1000000.jsonl.xz", "miniwob-1000000.jsonl.xz")
+NAME = "vwa75-1000000.jsonl.xz"
 ALL = {"vwa75": 1.0, "miniwob": 1.0}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
-    for name in NAMES:
-        os.link(RECORDINGS / name, folder / name)
+    os.link(RECORDINGS / NAME, folder / NAME)
     return folder
 
 
@@ -41,16 +42,28 @@ def test_a_third_of_the_pages_of_miniwob_is_never_learned(found: list[Recording]
     assert never < pages and len(never) == len(pages) // 3
     highest = max(zlib.crc32(page.encode()) for page in never)
     assert highest < min(zlib.crc32(page.encode()) for page in pages - never)
-    original = list(load(RECORDINGS / NAMES[1]))
-    numbers = [int(each.key.split("/")[1].split()[0]) for each in found if each.suite == "miniwob"]
-    played = {page_of(original[number]) for number in numbers}
-    assert played <= pages - never
-    assert {page_of(each) for each in original} - played <= never and len(played) > 30
+    played = {page_of(each) for each in found if each.suite == "miniwob"}
+    assert played <= pages - never and len(played) > 30
+    packed = lzma.decompress(MINIWOB.read_bytes()).decode()
+    assert not any(f"/task/{page}?" in packed for page in never)
 
 
-def page_of(episode: RecordedEpisode) -> str:
-    path = urlsplit(episode.turns[0].page.url).path
+def page_of(recording: Recording) -> str:
+    path = urlsplit(recording.steps[0].page.url).path
     return path.rpartition("/")[2].removesuffix("-nodelay")
+
+
+def test_packing_leaves_out_the_pages_that_are_never_learned(
+    found: list[Recording], tmp_path: Path
+) -> None:
+    one = next(each for each in found if each.suite == "miniwob")
+    hidden = replace(one.steps[0].page, url="http://miniwob.localhost/task/click-menu?seed=1-0")
+    other = replace(one, key="other", steps=(replace(one.steps[0], page=hidden), *one.steps[1:]))
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b"".join(json_line(each.to_json()) for each in (one, other)))
+    assert pack([path], tmp_path / "packed.xz") == 1
+    (line,) = lzma.decompress((tmp_path / "packed.xz").read_bytes()).splitlines()
+    assert json.loads(line)["key"] == one.key
 
 
 def test_goals_are_in_many_words_and_none_is_a_polite_request(found: list[Recording]) -> None:
@@ -81,10 +94,11 @@ def test_another_seed_draws_other_variants_of_other_recordings(folder: Path) -> 
 
 
 def test_the_words_of_miniwob_stay(found: list[Recording]) -> None:
-    original = list(load(RECORDINGS / NAMES[1]))
-    for each in found:
-        if each.suite == "miniwob":
-            assert each.goal in original[int(each.key.split("/")[1].split()[0])].goals
+    lines = lzma.decompress(MINIWOB.read_bytes()).splitlines()
+    goals = {each["key"]: each["goal"] for each in map(json.loads, lines)}
+    pages = [each for each in found if each.suite == "miniwob"]
+    assert len(pages) > 0.9 * len(goals)
+    assert all(each.goal == goals[each.key.removesuffix(" variant 0")] for each in pages)
 
 
 def test_short_pages_have_far_fewer_elements(folder: Path, found: list[Recording]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from agentkv.build import budget_for, make_policy, resolved_parameters
 from agentkv.cache.hf.attach import attach
 from agentkv.models.find import find_model, half_dtype
-from agentkv.settings import SCRIPTED, PolicySettings
+from agentkv.settings import ADAPTED, SCRIPTED, PolicySettings
 from agentkv_tasks.bench.contenders.contender import Contender, Ours
 from agentkv_tasks.bench.contenders.left_out import LeftOut, Say
 from agentkv_tasks.bench.contenders.models import (
@@ -126,9 +126,10 @@ def check_choice(bench: ContenderBenchSettings) -> None:
         if settings.model in SCRIPTED:
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
-    if settings.adapter is not None:
+    if settings.adapter is not None or (shape is None and settings.model in ADAPTED):
         raise BenchError(
-            "--adapter: a merged adapter changes no time and no bytes; measure the model without it"
+            "a merged adapter changes no time and no bytes; measure the model without it: "
+            f"--model {ADAPTED.get(settings.model, settings.model)}, no --adapter"
         )
     for name in bench.against:
         if name not in (*AGAINST, *LABELS):

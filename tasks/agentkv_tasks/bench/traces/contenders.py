@@ -17,7 +17,7 @@ from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.serve.command import prepare, serving_in_thread
 from agentkv.serve.settings import ServeSettings
-from agentkv.settings import PoliciesSettings, PolicySettings
+from agentkv.settings import ADAPTED, PoliciesSettings, PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.traces.llama_server import (
     MIB,
@@ -151,7 +151,7 @@ def check_against(against: Sequence[str], model: str) -> list[str]:
         if name not in known:
             raise BenchError(f"found --against {name!r}, expected some of {', '.join(known)}")
     labels = [label for label in VARIANTS if {AGAINST, label} & set(against)]
-    if labels and not is_gguf(find_model(model)):
+    if labels and (model in ADAPTED or not is_gguf(find_model(model))):
         raise BenchError(
             f"--against llama.cpp: its server reads GGUF files, and found --model {model}; give "
             "--model smollm2 or a GGUF file"
