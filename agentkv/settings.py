@@ -239,10 +239,10 @@ class ModelSettings(Settings):
     model is loaded, on a CPU."""
     adapter: str | None = None
     """Folder of a LoRA adapter, as `agentkv train` and peft write it. The weights are then `float`
-    unless `int8` or `int4` is given."""
+    unless `int8` or `int4` is given, as with the own adapter of `smollm2-web`."""
     merge_adapter: bool = True
     """Add the adapter to the weights when the model is loaded. Otherwise layers keep it apart, and
-    no step is compiled."""
+    no step is compiled; a model's own adapter is added all the same beside another one."""
     cache_dtype: Literal["auto", "model", "float32", "bfloat16", "float16"] = "auto"
     """Dtype in which the cache stores what it does not quantize, whatever the model computes in.
     `auto` is the checkpoint's if that has 16 bits, else bfloat16; `model` is what the model

@@ -98,8 +98,12 @@ def check_adapters(name: str | Path, adapter: str | Path | None) -> list[Path]:
     Raises:
         ModelError: as `check_adapter`.
     """
-    own = own_adapter(name)
-    found = [] if own is None else [check_adapter(own, ADAPTED[str(name)])]
+    found: list[Path] = []
+    if (own := own_adapter(name)) is not None:
+        try:
+            found.append(check_adapter(own, ADAPTED[str(name)]))
+        except ModelError as error:
+            raise ModelError(f"{name} is {ADAPTED[str(name)]} with an adapter; {error}") from None
     return found if adapter is None else [*found, check_adapter(adapter, name)]
 
 

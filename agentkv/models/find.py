@@ -117,7 +117,7 @@ def weights_digest(name: str | Path, weights: str = "auto", adapter: str = "") -
     else:
         paths = sorted(model_folder(source).glob(_REQUIRED_FILES["weights (*.safetensors)"]))
     if (own := own_adapter(name)) is not None:
-        paths = [*paths, *sorted(own.glob(_REQUIRED_FILES["weights (*.safetensors)"]))]
+        paths = [*paths, *sorted(path for path in own.iterdir() if path.suffix != ".md")]
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

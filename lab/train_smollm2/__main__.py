@@ -34,7 +34,7 @@ def write_recordings(path: Path, *, is_whole: bool, is_short: bool, is_miniwob: 
     """Write the recordings unless the file is there.
 
     Args:
-        is_whole: take all of nano's recordings.
+        is_whole: take all recordings.
         is_short: pages of our own sites lose most of what no reply needs.
         is_miniwob: take those of MiniWoB++ alone, and all that are short.
     """
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--replay", type=Path, help="text against forgetting")
     parser.add_argument("--start", type=Path, help="adapter that the training begins with")
     parser.add_argument("--short", action="store_true", help="pages lose what no reply needs")
-    parser.add_argument("--whole", action="store_true", help="take all of nano's recordings")
+    parser.add_argument("--whole", action="store_true", help="take all recordings")
     parser.add_argument(
         "--miniwob", action="store_true", help="take short episodes of MiniWoB++ alone"
     )

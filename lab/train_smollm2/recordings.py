@@ -82,22 +82,29 @@ def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
 
     Args:
         paths: files as `agentkv tasks record FILE --tasks miniwob` writes them.
+
+    Raises:
+        ValueError: a file cannot be read, or has an episode of another suite or twice.
     """
-    never, count = held_out_pages(), 0
-    with lzma.open(to, "wb", preset=9 | lzma.PRESET_EXTREME) as file:
-        for path in paths:
-            for each in read_recordings(path):
-                if _page(each) not in never:
-                    file.write(json_line(each.to_json()))
-                    count += 1
-    return count
+    never, lines = held_out_pages(), {}
+    for path in paths:
+        for each in read_recordings(path):
+            if each.suite != "miniwob" or each.key in lines:
+                raise ValueError(f"{path}: {each.key} is there twice, or of another suite")
+            if _page(each) not in never:
+                lines[each.key] = json_line(each.to_json())
+    to.write_bytes(lzma.compress(b"".join(lines.values()), preset=9 | lzma.PRESET_EXTREME))
+    return len(lines)
 
 
 def _page_recordings(seed: int, share: float) -> Iterator[Recording]:
+    never = held_out_pages()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "miniwob.jsonl"
         path.write_bytes(lzma.decompress(MINIWOB.read_bytes()))
         for each in read_recordings(path):
+            if _page(each) in never:
+                raise ValueError(f"{MINIWOB}: {_page(each)} is never learned; pack it again")
             rng = random.Random(f"{seed}/{each.key}")
             if rng.random() >= share:
                 continue

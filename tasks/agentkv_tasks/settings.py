@@ -59,7 +59,7 @@ class RunSettings(PoliciesSettings, ActingSettings):
     world_seed: int = Field(default=75, ge=0, le=LARGEST)
     """Seed of the embedded world that holds the tasks."""
     every: int = Field(default=1, ge=1, le=LARGEST)
-    """Run every so many-th task, from the first: a sample of all kinds of a suite."""
+    """Run one task in so many, from the first: 3 runs every third, a sample all over the suite."""
     limit: int | None = Field(default=None, ge=1, le=LARGEST)
     """Maximum number of tasks to run, from the first."""
     out: Path = Path("runs")

@@ -12,8 +12,10 @@ from agentkv.models.load import load_model
 from agentkv.recordings import Recording, RecordingFile
 from agentkv.settings import ModelSettings
 from agentkv_tasks.cli.app import cli
+from agentkv_tasks.run.preflight import _model
 from tests.agentkv.test_recordings import EPISODE
 
+NAMES = ("smollm2", "smollm2-web")
 OWN = own_adapter("smollm2-web")
 
 
@@ -33,7 +35,7 @@ def test_the_shipped_adapter_belongs_to_the_weights_of_the_package() -> None:
 
 def test_rows_tell_it_apart_from_the_model_without_the_adapter() -> None:
     assert weights_digest("smollm2-web") != weights_digest("smollm2")
-    one, other = (ModelSettings(model=name) for name in ("smollm2", "smollm2-web"))
+    one, other = (ModelSettings(model=name) for name in NAMES)
     assert digest_of(one) != digest_of(other)
     assert (one.loaded_weights, other.loaded_weights) == ("auto", "float")
 
@@ -50,6 +52,14 @@ def test_nothing_is_measured_that_the_adapter_does_not_change() -> None:
     done = CliRunner().invoke(cli, ["bench", "speed", "--model", "smollm2-web"])
     assert done.exit_code == 2
     assert "--model smollm2, no --adapter" in " ".join(done.output.split())
+
+
+def test_the_doctor_says_in_which_form_its_weights_are_served() -> None:
+    found = {
+        name: [each.detail for each in _model(name) if each.name == "weights"] for name in NAMES
+    }
+    assert "as they are in the file" in found["smollm2"][0]
+    assert "an adapter is added" in found["smollm2-web"][0]
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def call(*arguments: str) -> Result:
         (["--policies", "mine.toml"], "cannot read mine.toml"),
         (
             ["--model", "solution"],
-            "is a script; give nano, smollm2, a folder, a GGUF file or a hub id",
+            "is a script; give nano, smollm2, smollm2-web, a folder, a GGUF file or a hub id",
         ),
         (["--model", "nowhere"], "unknown model 'nowhere'"),
         (["--budget", "16", "--policies", "snapkv"], "16"),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from agentkv.settings import ModelSettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.traces.contenders import check_against
 from agentkv_tasks.bench.traces.llama_server import (
@@ -185,17 +186,21 @@ def test_without_the_package_the_error_says_what_to_install(
     path = tmp_path / "model.gguf"
     path.touch()
     with pytest.raises(BenchError, match=r"pip install 'agentkv-web\[llama-server\]'"):
-        check_against(("llama.cpp",), str(path))
-    assert check_against((), str(path)) == []
+        check_against(("llama.cpp",), ModelSettings(model=str(path)))
+    assert check_against((), ModelSettings(model=str(path))) == []
 
 
 @pytest.mark.parametrize(
-    ("against", "model", "told"),
+    ("against", "options", "told"),
     [
-        ("llama", "nano", "found --against 'llama', expected some of llama.cpp, llama.cpp prefix"),
-        (SHIFT, "nano", "found --model nano; give --model smollm2 or a GGUF file"),
+        ("llama", {}, "found --against 'llama', expected some of llama.cpp, llama.cpp prefix"),
+        (SHIFT, {}, "found --model nano; give --model smollm2 or a GGUF file"),
+        (SHIFT, {"model": "smollm2-web"}, "found --model smollm2-web; give --model smollm2"),
+        (SHIFT, {"model": "some.gguf", "adapter": "mine"}, "found --adapter mine; give"),
     ],
 )
-def test_a_contender_that_cannot_be_is_refused(against: str, model: str, told: str) -> None:
+def test_a_contender_that_cannot_be_is_refused(
+    against: str, options: dict[str, str], told: str
+) -> None:
     with pytest.raises(BenchError, match=told):
-        check_against((against,), model)
+        check_against((against,), ModelSettings(**options))

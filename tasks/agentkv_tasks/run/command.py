@@ -394,7 +394,9 @@ def _title(plan: Plan) -> str:
     settings, suite = plan.settings, plan.suite
     script = " (scripted: measures no model)" if settings.model in SCRIPTED else ""
     num = len(plan.jobs)
-    episodes = f"{num} episode{'s' * (num != 1)}"
+    num_tasks = len({job.task.task_id for job in plan.jobs})
+    part = "" if num_tasks == len(suite.tasks) else f"{num_tasks} of {len(suite.tasks)} tasks, "
+    episodes = f"{part}{num} episode{'s' * (num != 1)}"
     title = f"{suite.name}, world {suite.world_seed}, model {settings.model}{script}: {episodes}"
     return f"{title}; nothing resets {', '.join(plan.unreset)}" if plan.unreset else title
 

@@ -128,19 +128,21 @@ def _model(name: str) -> Iterator[Finding]:
     from agentkv.cache.hf.families import UnsupportedModel, describe
     from agentkv.cache.hf.forward import COMPILED, decoding
     from agentkv.cache.refusals import refused_policies
-    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model, own_adapter
+    from agentkv.models.adapter import check_adapters
+    from agentkv.models.find import ModelError, find_model, is_gguf, open_gguf_model
     from agentkv.models.load import load_model
 
     try:
         source = find_model(name)
-        if is_gguf(source) and own_adapter(name) is None:
+        has_adapter = bool(check_adapters(name, None))
+        if is_gguf(source):
             described = open_gguf_model(Path(source))
             model, size = described.empty, f"{described.num_values / 1e6:.1f} M parameters"
             unknown = unknown_code(model)  # that of a loaded model may say more
             way, is_cpu = COMPILED if unknown is None else f"transformers: {unknown}", True
             limit = describe(model).max_positions
             kind = f"; {described.header.architecture} in GGUF, its weights were not read"
-            form = _form_of(described)
+            form = _form_of(described, has_adapter=has_adapter)
         else:
             local, form = load_model(name), ""
             model, limit, way, kind = local.model, local.max_positions, decoding(local.model), ""
@@ -164,15 +166,16 @@ def _model(name: str) -> Iterator[Finding]:
     yield Finding("policies", verdict, f"all, but {others}" if refused else "all")
 
 
-def _form_of(model: "GgufModel") -> str:
+def _form_of(model: "GgufModel", *, has_adapter: bool) -> str:
     """Say in which form the weights of a GGUF file are served here."""
     from agentkv.models.find import computing_device, gguf_in_blocks
     from agentkv.models.gguf.blocks import named_formats, why_float
 
-    if gguf_in_blocks(model.header.path) is not None:
+    if not has_adapter and gguf_in_blocks(model.header.path) is not None:
         return f"{named_formats(model)}, as they are in the file"
     device = computing_device("auto")
-    reason = why_float(model) or f"the device is {device}"
+    of_device = "an adapter is added" if has_adapter else f"the device is {device}"
+    reason = why_float(model) or of_device
     return f"converted to {'float32' if device == 'cpu' else 'bfloat16'}: {reason}"
 
 

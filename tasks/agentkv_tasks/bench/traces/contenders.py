@@ -17,7 +17,7 @@ from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.serve.command import prepare, serving_in_thread
 from agentkv.serve.settings import ServeSettings
-from agentkv.settings import ADAPTED, PoliciesSettings, PolicySettings
+from agentkv.settings import ADAPTED, ModelSettings, PoliciesSettings, PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.traces.llama_server import (
     MIB,
@@ -139,22 +139,25 @@ class TheirServer:
         return {}
 
 
-def check_against(against: Sequence[str], model: str) -> list[str]:
+def check_against(against: Sequence[str], settings: ModelSettings) -> list[str]:
     """Return the labels of the contenders that `--against` names.
 
     Raises:
-        BenchError: a name is unknown, a package is missing, or the model is no GGUF file.
+        BenchError: a name is unknown, a package is missing, the model is no GGUF file, or it has an
+            adapter, which the file has not.
         ModelError: a ValueError; there is no such model.
     """
+    model, adapter = settings.model, settings.adapter
     known = (AGAINST, *VARIANTS)
     for name in against:
         if name not in known:
             raise BenchError(f"found --against {name!r}, expected some of {', '.join(known)}")
     labels = [label for label in VARIANTS if {AGAINST, label} & set(against)]
-    if labels and (model in ADAPTED or not is_gguf(find_model(model))):
+    if labels and (adapter is not None or model in ADAPTED or not is_gguf(find_model(model))):
+        found = f"--model {model}" if adapter is None else f"--adapter {adapter}"
         raise BenchError(
-            f"--against llama.cpp: its server reads GGUF files, and found --model {model}; give "
-            "--model smollm2 or a GGUF file"
+            f"--against llama.cpp: its server reads GGUF files alone, and found {found}; give "
+            "--model smollm2 or a GGUF file, and no adapter"
         )
     if labels:
         require_package()

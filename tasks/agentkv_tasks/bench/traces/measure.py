@@ -72,7 +72,7 @@ def run_bench(bench: TraceBench, console: Console) -> None:
     check_language_model(bench.settings)
     for policy in bench.settings.policies:
         make_policy(policy)
-    labels = check_against(bench.against, bench.settings.model)
+    labels = check_against(bench.against, bench.settings)
     groups = _groups(bench)
     file = RowFile(bench.out, TraceRow, _key, fresh=bench.fresh)
     with threads_of_torch(bench.threads):
