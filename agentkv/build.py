@@ -11,7 +11,6 @@ from agentkv.models.scripted import RandomClicks, Solution, Stop
 from agentkv.nearest import did_you_mean
 from agentkv.progress import Listener
 from agentkv.settings import (
-    ADAPTED,
     SCRIPTED,
     ActingSettings,
     ComposedPolicy,
@@ -48,7 +47,7 @@ def check_model(settings: ModelSettings) -> None:
     except ModelError as error:
         hint = did_you_mean(settings.model, SCRIPTED)
         raise ModelError(f"{error}; {hint}scripts: {', '.join(SCRIPTED)}") from None
-    if settings.adapter is not None or settings.model in ADAPTED:
+    if settings.has_adapter:
         from agentkv.models.adapter import check_adapters
 
         check_adapters(settings.model, settings.adapter)

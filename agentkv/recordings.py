@@ -5,6 +5,7 @@ own format, and the replies that led to the goal.
 """
 
 import functools
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from agentkv.dialog.prompt import Thoughts
-from agentkv.files import AppendedFile, json_line
+from agentkv.files import AppendedFile, json_line, read_stored, stored
 from agentkv_env.page import Page
 from agentkv_env.sites.names import FIRST_TRAINING_SEED
 
@@ -79,14 +80,16 @@ def require_training_seed(seed: int, what: str) -> None:
 
 
 def read_recordings(path: Path) -> Iterator[Recording]:
-    """Yield the recordings of a file in order; an unfinished last line is ignored.
+    """Yield the recordings of `path` in order, or of `path`.xz if only that exists; an unfinished
+    last line is ignored.
 
     Raises:
         RecordingError: the file cannot be read, a line is no recording or one of another version,
             none of its replies counts, or its world evaluates models; the message names the line.
     """
     try:
-        with path.open("rb") as file:
+        is_plain = stored(path) == path
+        with path.open("rb") if is_plain else io.BytesIO(read_stored(path)) as file:
             for number, line in enumerate(file, start=1):
                 if line.endswith(b"\n") and line.strip():
                     yield _recording(line, f"{path}, line {number}")

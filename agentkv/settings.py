@@ -271,10 +271,14 @@ class ModelSettings(Settings):
         return made
 
     @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter is added to the weights: `adapter`, or the model's own."""
+        return self.adapter is not None or self.model in ADAPTED
+
+    @property
     def loaded_weights(self) -> Weights:
         """The form of the weights: no adapter can be added to the blocks of a GGUF file."""
-        has_adapter = self.adapter is not None or self.model in ADAPTED
-        return "float" if has_adapter and self.weights == "auto" else self.weights
+        return "float" if self.has_adapter and self.weights == "auto" else self.weights
 
     @field_validator("budget")
     @classmethod

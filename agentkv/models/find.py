@@ -44,7 +44,7 @@ class ModelError(ValueError):
 
 def find_model(name: str | Path) -> Path | str:
     """Return the folder or the GGUF file of the model `name`, or `name` itself if it is a
-    downloaded hub id. For a model of `ADAPTED`, it is that of the model without the adapter.
+    downloaded hub id. A model of `ADAPTED` has the file of the model without the adapter.
 
     Checks that a folder has the required files. Reads no weights and uses no network.
 

@@ -7,7 +7,6 @@ nano's are older than the names that pages give to their fields today.
 
 import lzma
 import random
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,8 +21,8 @@ from train_nano.data import draw_goal, is_grounded
 from train_nano.episode import RecordedEpisode, RecordedTurn, load, refuse_unseen_goals
 from train_nano.paraphrase import paraphrase
 
-MINIWOB = Path(__file__).parent / "miniwob.jsonl.xz"
-"""Recordings of pages of MiniWoB++ that may be learned, as `pack` writes them."""
+MINIWOB = Path(__file__).parent / "miniwob.jsonl"
+"""Recordings of pages of MiniWoB++ that may be learned; `pack` writes them, compressed."""
 TAKEN: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.4, "vwa-long": 0.05}
 """Share of each suite's recordings that is learned on two cores. An episode of vwa-long becomes 15
 rows, one of MiniWoB++ a single row."""
@@ -78,7 +77,8 @@ def recordings(
 
 
 def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
-    """Write the recordings of MiniWoB++ pages that may be learned, and return their number.
+    """Write the recordings of MiniWoB++ pages that may be learned to `to`.xz, and return their
+    number.
 
     Args:
         paths: files as `agentkv tasks record FILE --tasks miniwob` writes them.
@@ -93,26 +93,24 @@ def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
                 raise ValueError(f"{path}: {each.key} is there twice, or of another suite")
             if _page(each) not in never:
                 lines[each.key] = json_line(each.to_json())
-    to.write_bytes(lzma.compress(b"".join(lines.values()), preset=9 | lzma.PRESET_EXTREME))
+    packed = lzma.compress(b"".join(lines.values()), preset=9 | lzma.PRESET_EXTREME)
+    to.with_name(f"{to.name}.xz").write_bytes(packed)
     return len(lines)
 
 
 def _page_recordings(seed: int, share: float) -> Iterator[Recording]:
     never = held_out_pages()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "miniwob.jsonl"
-        path.write_bytes(lzma.decompress(MINIWOB.read_bytes()))
-        for each in read_recordings(path):
-            if _page(each) in never:
-                raise ValueError(f"{MINIWOB}: {_page(each)} is never learned; pack it again")
-            rng = random.Random(f"{seed}/{each.key}")
-            if rng.random() >= share:
-                continue
-            turns = tuple(RecordedTurn(s.page, s.reply, s.note, s.counts) for s in each.steps)
-            name = f"{each.world_seed}/{each.suite}/{each.task_id}"
-            varied = _page_variant(RecordedEpisode(each.goal, turns, name), rng)
-            if is_grounded(varied) or _page(each) in _WORKED_OUT:
-                yield _recording(varied, f"{each.key} variant {seed}")
+    for each in read_recordings(MINIWOB):
+        if _page(each) in never:
+            raise ValueError(f"{MINIWOB}: {_page(each)} is never learned; pack it again")
+        rng = random.Random(f"{seed}/{each.key}")
+        if rng.random() >= share:
+            continue
+        turns = tuple(RecordedTurn(s.page, s.reply, s.note, s.counts) for s in each.steps)
+        name = f"{each.world_seed}/{each.suite}/{each.task_id}"
+        varied = _page_variant(RecordedEpisode(each.goal, turns, name), rng)
+        if is_grounded(varied) or _page(each) in _WORKED_OUT:
+            yield _recording(varied, f"{each.key} variant {seed}")
 
 
 def _recording(episode: RecordedEpisode, key: str) -> Recording:

@@ -1,6 +1,7 @@
 """Files of recordings: what is read back, continued and refused; replies in other formats."""
 
 import json
+import lzma
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_recordings_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     path = written(tmp_path / "new" / "some.jsonl", EPISODE, other)
     assert list(read_recordings(path)) == [EPISODE, other]
     assert path.stat().st_mode & 0o77 == 0
+
+
+def test_recordings_that_were_compressed_are_read_by_the_name_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "some.jsonl", EPISODE)
+    (tmp_path / "some.jsonl.xz").write_bytes(lzma.compress(path.read_bytes()))
+    path.unlink()
+    assert list(read_recordings(path)) == [EPISODE]
+    (tmp_path / "some.jsonl.xz").write_bytes(b"no xz")
+    with pytest.raises(RecordingError, match="not a complete xz file"):
+        list(read_recordings(path))
 
 
 def test_a_file_that_was_cut_off_is_continued_after_its_last_whole_line(tmp_path: Path) -> None:

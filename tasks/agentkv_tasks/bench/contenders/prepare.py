@@ -126,7 +126,7 @@ def check_choice(bench: ContenderBenchSettings) -> None:
         if settings.model in SCRIPTED:
             raise BenchError(f"--model {settings.model} is a script; give a model or a --shape")
         find_model(settings.model)
-    if settings.adapter is not None or (shape is None and settings.model in ADAPTED):
+    if settings.has_adapter:
         raise BenchError(
             "a merged adapter changes no time and no bytes; measure the model without it: "
             f"--model {ADAPTED.get(settings.model, settings.model)}, no --adapter"

@@ -17,7 +17,7 @@ from agentkv.models.local import LocalModel
 from agentkv.plan import memory_of
 from agentkv.serve.command import prepare, serving_in_thread
 from agentkv.serve.settings import ServeSettings
-from agentkv.settings import ADAPTED, ModelSettings, PoliciesSettings, PolicySettings
+from agentkv.settings import ModelSettings, PoliciesSettings, PolicySettings
 from agentkv_tasks.bench.errors import BenchError
 from agentkv_tasks.bench.traces.llama_server import (
     MIB,
@@ -147,14 +147,14 @@ def check_against(against: Sequence[str], settings: ModelSettings) -> list[str]:
             adapter, which the file has not.
         ModelError: a ValueError; there is no such model.
     """
-    model, adapter = settings.model, settings.adapter
     known = (AGAINST, *VARIANTS)
     for name in against:
         if name not in known:
             raise BenchError(f"found --against {name!r}, expected some of {', '.join(known)}")
     labels = [label for label in VARIANTS if {AGAINST, label} & set(against)]
-    if labels and (adapter is not None or model in ADAPTED or not is_gguf(find_model(model))):
-        found = f"--model {model}" if adapter is None else f"--adapter {adapter}"
+    if labels and (settings.has_adapter or not is_gguf(find_model(settings.model))):
+        adapter = settings.adapter
+        found = f"--model {settings.model}" if adapter is None else f"--adapter {adapter}"
         raise BenchError(
             f"--against llama.cpp: its server reads GGUF files alone, and found {found}; give "
             "--model smollm2 or a GGUF file, and no adapter"
