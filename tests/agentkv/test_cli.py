@@ -386,7 +386,7 @@ def test_a_run_does_not_resume_rows_of_other_versions_weights_or_settings(
     monkeypatch.chdir(tmp_path)
     settings = RunSettings.read(model="nano", tasks=str(SMALL), policies=("full",), out=tmp_path)
     suite = load_suite(str(SMALL), world_seed=75)
-    plan = make_plan(settings, suite, sites={}, threads=1)
+    plan = make_plan(settings, suite, suite.tasks, sites={}, threads=1)
     assert len(plan.weights) == 16
     row = replace(blank_row(plan, plan.jobs[0]), versions=versions(), commit="0123456789ab")
     settings_then = dict(row.settings)

@@ -43,7 +43,7 @@ def play(suite: Suite, model: str, out: Path, only: Collection[int] | None = Non
     settings = RunSettings.read(
         model=model, policies=("full",), out=out, screenshots=False, workers=2
     )
-    plan = make_plan(settings, suite, sites={}, threads=1)
+    plan = make_plan(settings, suite, suite.tasks, sites={}, threads=1)
     jobs = [job for job in plan.jobs if only is None or job.task.task_id in only]
     if len(jobs) < 5:  # a worker takes seconds to start
         return play_here(plan, jobs)

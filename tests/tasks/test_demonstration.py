@@ -128,7 +128,7 @@ def task_of(number: int) -> Task:
 def sites() -> Iterator[PlayedSites]:
     suite = load_suite("vwa75", world_seed=SEED)
     settings = RunSettings(model="solution", world_seed=SEED)
-    with sites_of(make_plan(settings, suite, sites={}, threads=1)) as started:
+    with sites_of(make_plan(settings, suite, suite.tasks, sites={}, threads=1)) as started:
         yield started
 
 

@@ -329,7 +329,7 @@ def test_a_run_scores_the_pages_and_records_their_instructions(tmp_path: Path) -
         model="solution", policies=("full",), out=tmp_path, screenshots=False, workers=1
     )
     suite = load_suite("miniwob", world_seed=SEED)
-    plan = make_plan(settings, suite, sites={}, threads=1)
+    plan = make_plan(settings, suite, suite.tasks, sites={}, threads=1)
     rows = play(plan, [job for job in plan.jobs if _page(job.task) == "click-test-2"])
     assert [row.score for row in rows] == [1.0, 1.0]
     traces = [read_trace(tmp_path / row.trace) for row in rows]
@@ -344,4 +344,19 @@ def test_the_solution_model_leaves_out_tasks_without_a_solution(tmp_path: Path) 
     run = prepare(settings)
     played = {_page(job.task) for job in run.plan.jobs}
     assert played == set(SCRIPTS)
-    assert run.notices == ("2 tasks without a solution are left out",)
+    assert run.notices == ("tasks without a solution, left out: 2",)
+
+
+@installed
+def test_the_solution_model_plays_a_model_s_sample_without_what_has_no_solution(
+    tmp_path: Path,
+) -> None:
+    suite = load_suite("miniwob", world_seed=SEED)
+    [first, _] = [task.task_id for task in suite.tasks if _page(task) not in SCRIPTS]
+    given = RunSettings.read(tasks="miniwob", model="stop", every=first // 3, out=tmp_path)
+    sample = [job.task.task_id for job in prepare(given).plan.jobs]
+    assert first in sample[:-1]
+    run = prepare(given.model_copy(update={"model": "solution"}))
+    played = [job.task.task_id for job in run.plan.jobs]
+    assert played == [number for number in sample if number != first]
+    assert run.notices == ("tasks without a solution, left out: 1",)

@@ -268,8 +268,8 @@ def test_a_label_cannot_break_the_table(row: MakeRow) -> None:
 
 def test_every_row_records_the_memory_distance_of_its_task() -> None:
     suite = load_suite("vwa-long", world_seed=75)
-    settings = RunSettings(model="stop", policies=(PolicySettings(name="full"),), limit=3)
-    plan = make_plan(settings, suite, sites={}, threads=1)
+    settings = RunSettings(model="stop", policies=(PolicySettings(name="full"),))
+    plan = make_plan(settings, suite, suite.tasks[:3], sites={}, threads=1)
     for job in plan.jobs:
         assert job.task.memory_distance_pages > 0
         assert blank_row(plan, job).memory_distance_pages == job.task.memory_distance_pages

@@ -108,7 +108,8 @@ def _sites(source: Source) -> PlayedSites:
         source.sites,
     )
     elsewhere = {} if source.sites is None else source.sites.placeholders
-    return sites_of(make_plan(RunSettings(model="solution"), suite, sites=elsewhere, threads=1))
+    settings = RunSettings(model="solution")
+    return sites_of(make_plan(settings, suite, suite.tasks, sites=elsewhere, threads=1))
 
 
 def _played(

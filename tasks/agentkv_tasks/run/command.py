@@ -54,7 +54,7 @@ from agentkv_tasks.run.scheduler import run_jobs
 from agentkv_tasks.run.unreset import refuse_unreset, unreset_sites
 from agentkv_tasks.settings import JUDGE_KEY, RunSettings
 from agentkv_tasks.sites import sites_for
-from agentkv_tasks.suites import Suite, load_suite
+from agentkv_tasks.suites import load_suite
 from agentkv_tasks.task import Task, TaskError
 
 _OUTPUTS = ("report.html", "traces", "logs", CHECKPOINTS)
@@ -98,10 +98,9 @@ def prepare(
         require_ray()
     settings, sites = settings.with_folder(), settings.sites
     suite = load_suite(settings.tasks, world_seed=settings.world_seed)
+    tasks, notices = settings.selected(suite.tasks), list[str]()
     if settings.model == "solution":
-        suite, notices = _with_solutions(suite)
-    else:
-        notices = []
+        tasks, notices = _with_solutions(suite.name, tasks)
     own = suite.sites
     if own is None:
         known = {
@@ -109,17 +108,16 @@ def prepare(
         }
     else:
         known = own.placeholders
-        _check_own(own, settings.selected(suite.tasks), sites)
+        _check_own(own, tasks, sites)
         if not any(site.admin for site in own.sites.values()):
-            asking = sum(map(asks_admin, settings.selected(suite.tasks)))
+            asking = sum(map(asks_admin, tasks))
             if asking:
                 notices.append(f"{asking} tasks are unjudged: no site has an `admin` in {own.path}")
         if settings.workers > 1:
-            workers, notice = _side_by_side(own, settings.selected(suite.tasks), settings.workers)
+            workers, notice = _side_by_side(own, tasks, settings.workers)
             notices += [notice] if notice else []
             settings = settings.model_copy(update={"workers": workers})
     addresses = Addresses({**known, **sites}, {})
-    tasks = settings.selected(suite.tasks)
     for task in tasks:
         missing = addresses.missing(task.model_dump_json(include={"start_url", "eval"}))
         if missing:
@@ -153,6 +151,7 @@ def prepare(
     plan = make_plan(
         settings,
         suite,
+        tasks,
         sites=sites if own is None else known,
         threads=threads,
         unreset=unreset,
@@ -272,19 +271,18 @@ def _refuse_secrets(
         )
 
 
-def _with_solutions(suite: Suite) -> tuple[Suite, list[str]]:
-    """Return `suite` without the tasks that the model `solution` cannot play, and a notice of them.
+def _with_solutions(name: str, tasks: Sequence[Task]) -> tuple[Sequence[Task], list[str]]:
+    """Return the tasks of a suite that the model `solution` can play, and a notice of the others.
 
     Raises:
         OptionError: no task is left.
     """
-    kept = tuple(task for task in suite.tasks if task.solution or script_for(task))
+    kept = tuple(task for task in tasks if task.solution or script_for(task))
     if not kept:
-        raise RunOptionError(f"{suite.name}: no task has a solution for the model 'solution'")
-    if len(kept) == len(suite.tasks):
-        return suite, []
-    notice = f"{len(suite.tasks) - len(kept)} tasks without a solution are left out"
-    return replace(suite, tasks=kept), [notice]
+        raise RunOptionError(f"{name}: no task has a solution for the model 'solution'")
+    if len(kept) == len(tasks):
+        return kept, []
+    return kept, [f"tasks without a solution, left out: {len(tasks) - len(kept)}"]
 
 
 def run(prepared: Run, console: Console) -> Path:

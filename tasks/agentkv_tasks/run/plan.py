@@ -73,13 +73,14 @@ class Plan:
 def make_plan(
     settings: RunSettings,
     suite: Suite,
+    tasks: Sequence[Task],
     *,
     sites: Mapping[str, str],
     threads: int,
     unreset: tuple[str, ...] = (),
     judge: Judge | None = None,
 ) -> Plan:
-    """Plan all episodes of a run.
+    """Plan all episodes of a run, which plays some tasks of a suite or all.
 
     The policies take turns on each task. Drift in the course of a run then affects all policies
     alike, and an interrupted run is still paired.
@@ -91,7 +92,7 @@ def make_plan(
     parameters = {
         policy.row_name: resolved_parameters(settings, policy) for policy in settings.policies
     }
-    for number, task in enumerate(settings.selected(suite.tasks)):
+    for number, task in enumerate(tasks):
         first = number % len(settings.policies)
         turns = settings.policies[first:] + settings.policies[:first]
         for seed in settings.seeds:
