@@ -69,7 +69,7 @@ def settings(options: argparse.Namespace) -> TrainSettings:
         row_tokens=3072,
         dtype="bfloat16",
         recompute=False,
-        held_out=12,
+        held_out=24,
         check_every=max(1, _CHECKED // options.rows),
         device=options.device,
         threads=options.threads,

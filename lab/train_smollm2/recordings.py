@@ -30,10 +30,12 @@ TAKEN_SHORT: Mapping[str, float] = {"vwa75": 0.4, "miniwob": 0.4}
 """The same of a first training, whose pages are short."""
 TAKEN_MINIWOB: Mapping[str, float] = {"miniwob": 1.0}
 """The same of a training on MiniWoB++ alone."""
-MOST_STEPS = 8
+MOST_STEPS = 10
 """Steps of the longest episode of that training (our choice)."""
-_WORKED_OUT = ("simple-arithmetic", "text-transform")
+_WORKED_OUT = ("enter-time", "guess-number", "simple-arithmetic", "text-transform")
 """Pages of MiniWoB++ whose typed text stands nowhere and follows from what is shown."""
+_NO_DELAY = "-nodelay"
+"""Ending of a page's variant without delays."""
 _THINNED = 0.5
 """Share of the episodes whose pages lose elements. They have more replies per token."""
 _LEAST_DROPPED = 0.8
@@ -80,6 +82,8 @@ def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
     """Write the recordings of MiniWoB++ pages that may be learned to `to`.xz, and return their
     number.
 
+    Variants of pages without delays are left out: their episodes are those of the pages.
+
     Args:
         paths: files as `agentkv tasks record FILE --tasks miniwob` writes them.
 
@@ -91,8 +95,9 @@ def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:
         for each in read_recordings(path):
             if each.suite != "miniwob" or each.key in lines:
                 raise ValueError(f"{path}: {each.key} is there twice, or of another suite")
-            if _page(each) not in never:
-                lines[each.key] = json_line(each.to_json())
+            if _path(each).endswith(_NO_DELAY) or _page(each) in never:
+                continue
+            lines[each.key] = json_line(each.to_json())
     packed = lzma.compress(b"".join(lines.values()), preset=9 | lzma.PRESET_EXTREME)
     to.with_name(f"{to.name}.xz").write_bytes(packed)
     return len(lines)
@@ -127,12 +132,15 @@ def _recording(episode: RecordedEpisode, key: str) -> Recording:
 
 
 def _page(recording: Recording) -> str:
-    path = urlsplit(recording.steps[0].page.url).path
-    return _without_variant(path.rpartition("/")[2])
+    return _without_variant(_path(recording).rpartition("/")[2])
+
+
+def _path(recording: Recording) -> str:
+    return urlsplit(recording.steps[0].page.url).path
 
 
 def _without_variant(page: str) -> str:
-    return page.removesuffix("-nodelay")
+    return page.removesuffix(_NO_DELAY)
 
 
 def _page_variant(episode: RecordedEpisode, rng: random.Random) -> RecordedEpisode:

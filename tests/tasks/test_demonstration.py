@@ -284,7 +284,7 @@ def test_a_person_is_asked_at_the_end_and_may_go_on_in_the_same_file(
         for answer, kept, num_episodes in (("7", "n", 0), ("7", "y", 1), ("", "y", 2)):
             page.goto(url)
             command = Command(url, *options)
-            command.read_to("to finish\n")
+            assert "press Enter or Ctrl-C here" in command.read_to("to finish\n")
             page.mouse.click(20, 15)
             assert command.read_to("link 'Deals'\n") == "1 click [1] link 'Deals'\n"
             command.type("")
@@ -316,7 +316,7 @@ def test_ctrl_c_and_the_closing_of_the_window_end_a_recording(
             page.goto(url)
             options = ("--goal", "Go", "--to", str(file), "--connect", endpoint, "--yes")
             command = Command(url, *options)
-            command.read_to("to finish\n")
+            assert "press Ctrl-C here" in command.read_to("to finish\n")
             page.mouse.click(20, 15)
             command.read_to("link 'Deals'\n")
             page.wait_for_timeout(500)  # a person sees the page before closing it

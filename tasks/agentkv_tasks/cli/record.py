@@ -56,8 +56,9 @@ def record(
     """Record what you do in a browser, as an episode to train on.
 
     A window opens on the start page. Each action is recorded with the page as an agent reads it,
-    and printed. The recording ends when you close the window, or press Enter or Ctrl-C here. Then
-    you are asked for the answer, and whether to keep the episode. Nothing is written before.
+    and printed. The recording ends when you close the window, or press Enter (not with --yes) or
+    Ctrl-C here. Then you are asked for the answer, and whether to keep the episode. Nothing is
+    written before.
     """
     with for_people("interrupted; nothing was kept") as console:
         from agentkv_tasks.record.demonstrate import DemonstrationTerminal, demonstrate

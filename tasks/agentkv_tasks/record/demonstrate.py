@@ -68,8 +68,14 @@ class DemonstrationTerminal:
             signal.signal(signal.SIGINT, before)
 
     @property
+    def finishing_keys(self) -> str:
+        """The keys that finish, as a person reads them. A script's input may end at once, so that
+        Enter finishes only where questions are asked."""
+        return "Enter or Ctrl-C" if self._asks else "Ctrl-C"
+
+    @property
     def is_finished(self) -> bool:
-        """True once the person has pressed Enter or Ctrl-C in the terminal."""
+        """True once the person has pressed a key in the terminal that finishes."""
         if self._is_interrupted:
             return True
         if not self._asks or not select.select([sys.stdin], [], [], 0)[0]:
@@ -162,7 +168,8 @@ def demonstrate(
         if session.page.url != place.url:  # a tab of the user's may show it
             session.open(place.url)
         demonstration.begin()
-        terminal.say("recording; close the window, or press Enter or Ctrl-C here, to finish")
+        keys = terminal.finishing_keys
+        terminal.say(f"recording; close the window, or press {keys} here, to finish")
         with contextlib.suppress(PersonLeft, BrowserGone):
             while not terminal.is_finished:
                 terminal.show(demonstration.wait(_POLL_S))

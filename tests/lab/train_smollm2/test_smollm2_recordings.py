@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -50,17 +51,28 @@ def page_of(recording: Recording) -> str:
     return path.rpartition("/")[2].removesuffix("-nodelay")
 
 
-def test_packing_leaves_out_the_pages_that_are_never_learned(
+def test_packing_leaves_out_what_is_never_learned_and_twins_of_pages(
     found: list[Recording], tmp_path: Path
 ) -> None:
     one = next(each for each in found if each.suite == "miniwob")
-    hidden = replace(one.steps[0].page, url="http://miniwob.localhost/task/click-menu?seed=1-0")
-    other = replace(one, key="other", steps=(replace(one.steps[0], page=hidden), *one.steps[1:]))
+    others = [recorded_on(page, one) for page in ("click-menu", "use-autocomplete-nodelay")]
     path = tmp_path / "some.jsonl"
-    path.write_bytes(b"".join(json_line(each.to_json()) for each in (one, other)))
+    path.write_bytes(b"".join(json_line(each.to_json()) for each in (one, *others)))
     assert pack([path], tmp_path / "packed.jsonl") == 1
     assert not (tmp_path / "packed.jsonl").exists()
     assert list(read_recordings(tmp_path / "packed.jsonl")) == [one]
+
+
+def recorded_on(page: str, recording: Recording) -> Recording:
+    """Return a recording whose first page is another of MiniWoB++."""
+    first, *rest = recording.steps
+    moved = replace(first.page, url=f"http://miniwob.localhost/task/{page}?seed=1-0")
+    return replace(recording, key=page, steps=(replace(first, page=moved), *rest))
+
+
+def test_replies_that_follow_from_what_is_shown_are_learned(found: list[Recording]) -> None:
+    played = Counter(page_of(each) for each in found if each.suite == "miniwob")
+    assert all(played[page] == 64 for page in ("enter-time", "guess-number", "text-transform"))
 
 
 def test_goals_are_in_many_words_and_none_is_a_polite_request(found: list[Recording]) -> None:
