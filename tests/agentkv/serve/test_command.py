@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.agentkv.serve.conftest import free_port
+import openai
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from agentkv.models.adapter import quiet_peft
+from agentkv.models.load import load_model
+from agentkv.models.local import LocalModel
+from tests.agentkv.serve.conftest import free_port, serving
 from tests.agentkv.serve.test_kill import (
     WORDS,
     ask,
@@ -76,3 +84,57 @@ def test_a_server_may_open_as_many_files_as_the_system_allows() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_a_server_with_an_adapter_answers_as_its_model_and_reads_stored_sessions_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    adapter = random_adapter(folder, tmp_path / "adapter")
+    store = tmp_path / "store"
+    messages: list[Any] = [{"role": "user", "content": WORDS}]
+
+    def reply(local: LocalModel) -> str:
+        with serving(local) as served, served.client() as client:
+            return said(client, messages)
+
+    def served_reply(*options: object) -> tuple[str, str]:
+        port = free_port()
+        command = [*command_for(folder, store, port), "--name", "tiny", *map(str, options)]
+        with (
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process,
+            client_for(port) as client,
+        ):
+            assert process.stderr is not None
+            try:
+                wait_until_it_answers(client, process)
+                answer = said(client, messages)
+            finally:
+                process.send_signal(signal.SIGINT)
+            return answer, process.stderr.read().decode()
+
+    base = load_model(folder, device="cpu")
+    with_adapter = load_model(folder, device="cpu", adapter=adapter)
+    answer, errors = served_reply()
+    assert answer == reply(base) != reply(with_adapter)
+    assert "another model" not in errors
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+    answer, errors = served_reply("--adapter", adapter)
+    assert answer == reply(with_adapter)
+    assert "session 'mine' is lost and read again" in errors
+    assert "it was saved with another model" in errors
+
+
+def said(client: openai.OpenAI, messages: list[Any]) -> str:
+    answer = ask(client, messages, prompt_cache_key="mine", max_tokens=12)
+    return str(answer.choices[0].message.content)
+
+
+def random_adapter(model: Path, to: Path) -> Path:
+    """Write an adapter whose weights are random and change every reply."""
+    torch.manual_seed(3)
+    settings = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    with quiet_peft():
+        get_peft_model(AutoModelForCausalLM.from_pretrained(model), settings).save_pretrained(
+            str(to)
+        )
+    return to
