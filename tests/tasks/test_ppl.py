@@ -118,6 +118,14 @@ def test_policies_can_have_the_bytes_of_a_window_in_the_mean(measure: Measure) -
     assert again == rows, "finished rows are not measured again"
 
 
+def test_a_model_is_measured_with_the_full_cache_alone(measure: Measure) -> None:
+    alone, printed = measure("full", lengths=(200,), num_samples=1)
+    assert list(alone) == [(200, "full")]
+    assert "95 %" in printed and "closed" not in printed
+    with pytest.raises(BenchError, match="full,int8 lacks window; the shares say where"):
+        measure("full", "int8", lengths=(200,), num_samples=1)
+
+
 def row(*sample_nll: float, sizes: tuple[int, ...] = (1, 3)) -> PerplexityRow:
     values: dict[str, Any] = {field.name: 0 for field in fields(PerplexityRow)}
     values |= {"sample_nll": list(sample_nll), "sample_tokens": list(sizes)}

@@ -25,18 +25,20 @@ WINDOW = "window"
 _RESAMPLES = 2_000
 _FEW = 10
 _CAPTION = (
-    "Perplexity of the {tokens} tokens of {samples} {what} of {source}. closed: share of the gap "
-    "between window and full that a policy closes, in nats. 95 %: percentile intervals over "
-    "{resamples:,} bootstrap draws of the {samples} {what}, as whole samples.{few} {bytes}"
-    "means; policies with a budget have hot the {budget} of a window of {entries} entries; cold "
-    "tier with its index at the end; both. looks: % of the tokens. {model}, {device}, {threads}."
+    "Perplexity of the {tokens} tokens of {samples} {what} of {source}.{closed} 95 %: percentile "
+    "intervals over {resamples:,} bootstrap draws of the {samples} {what}, as whole samples.{few} "
+    "{bytes}means; policies with a budget have hot the {budget} of a window of {entries} entries; "
+    "cold tier with its index at the end; both. looks: % of the tokens. {model}, {device}, "
+    "{threads}."
 )
+_CLOSED = " closed: share of the gap between window and full that a policy closes, in nats."
 _TOO_FEW = " So few samples make the intervals too narrow."
 
 
 def table(rows: Sequence[PerplexityRow]) -> Table:
     """Return the table of all rows, which are sorted by length."""
     longest = rows[-1]
+    has_shares = not {row.label for row in rows} <= {FULL, WINDOW}
     caption = _CAPTION.format(
         tokens=sum(longest.sample_tokens),
         samples=len(longest.sample_nll),
@@ -49,9 +51,11 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
         threads=threads_text(longest.threads),
         resamples=_RESAMPLES,
         bytes=BYTES,
+        closed=_CLOSED * has_shares,
         few=_TOO_FEW * (len(longest.sample_nll) < _FEW),
     )
-    columns = ("ppl", "95 %", "closed", "95 %", "hot", "cold", "all", "looks")
+    shares = ("closed", "95 %") if has_shares else ()
+    columns = ("ppl", "95 %", *shares, "hot", "cold", "all", "looks")
     found = bench_table(caption, *columns, length="seen", label="policy")
     ends = {(row.seen, row.label): row for row in rows if row.label in (FULL, WINDOW)}
     for row in with_gaps(found, rows, key=lambda row: row.seen):
@@ -64,7 +68,7 @@ def table(rows: Sequence[PerplexityRow]) -> Table:
             Text(row.label),
             perplexity(row.nll),
             "-".join(_shortly(each) for each in nll_interval(row)),
-            *cells,
+            *(cells if has_shares else ()),
             *bytes_cells(row.mean_bytes, row.cold_bytes + row.index_bytes),
             f"{100 * row.look_share:.1f}" if row.look_share else "-",
         )

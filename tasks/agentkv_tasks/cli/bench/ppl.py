@@ -15,9 +15,10 @@ def _ppl(samples: "SampleBench", console: "Console") -> None:
     """Measure the perplexity of continuations at equal bytes.
 
     Policies with a budget get the bytes of a window of --entries. The table says which share of the
-    gap between that window and a full cache each of them closes. The continuations are replies of
-    the solutions of vwa75 in the embedded world, or the ends of parts of a text file, which are
-    spread over all of it and do not overlap. They are the same at all lengths.
+    gap between that window and a full cache each of them closes; `--policies full` alone measures a
+    model. The continuations are replies of the solutions of vwa75 in the embedded world, or the
+    ends of parts of a text file, which are spread over all of it and do not overlap. They are the
+    same at all lengths.
     """
     from agentkv_tasks.bench.ppl.measure import run_bench
 
