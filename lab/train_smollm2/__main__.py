@@ -67,13 +67,14 @@ def settings(options: argparse.Namespace) -> TrainSettings:
         minutes=options.minutes,
         rows=options.rows,
         row_tokens=3072,
-        dtype="bfloat16",
+        dtype=options.dtype,
         recompute=False,
         held_out=24,
         check_every=max(1, _CHECKED // options.rows),
         device=options.device,
         threads=options.threads,
         replay=options.replay,
+        shuffle_seed=options.shuffle_seed,
     )
 
 
@@ -92,8 +93,15 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
     parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="of the weights; float32 is faster on a processor that does not multiply bfloat16",
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--replay", type=Path, help="text against forgetting")
+    parser.add_argument("--shuffle-seed", type=int, default=0, help="order of the rows")
     parser.add_argument("--start", type=Path, help="adapter that the training begins with")
     parser.add_argument("--short", action="store_true", help="pages lose what no reply needs")
     parser.add_argument("--whole", action="store_true", help="take all recordings")

@@ -1,12 +1,14 @@
 """Losses of rows that read what they have in common once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import log_softmax
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -60,8 +62,13 @@ def rows(local: LocalModel) -> list[EpisodeRow]:
     ]
 
 
-def losses(local: LocalModel, opening: Sequence[int]) -> Losses:
-    return Losses(local.model, opening, most=local.max_positions, is_bfloat16=False)
+def losses(
+    local: LocalModel,
+    opening: Sequence[int],
+    untrained: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Losses:
+    most = local.max_positions
+    return Losses(local.model, opening, most=most, is_bfloat16=False, untrained=untrained)
 
 
 def gradients(local: LocalModel, rows: Sequence[Row], opening: Sequence[int]) -> Any:
@@ -124,6 +131,52 @@ def test_rows_are_measured_alike_with_and_without_their_opening(
         assert torch.equal(loss.is_right, other.is_right)
         assert not loss.total.requires_grad
     assert not wanted
+
+
+def test_text_holds_a_network_to_what_it_predicted_before_and_teaches_it_nothing(
+    local: LocalModel, rows: list[EpisodeRow]
+) -> None:
+    local.model.requires_grad_(False)
+    weight = local.model.base_model.layers[0].mlp.up_proj.weight
+    before = weight.detach().clone()
+    ids = rows[0].ids[5:105]
+    text = Row(ids, [IGNORED, *ids[1:]])
+
+    @contextmanager
+    def untrained() -> Iterator[None]:
+        now = weight.detach().clone()
+        with torch.no_grad():
+            weight.copy_(before)
+        yield
+        with torch.no_grad():
+            weight.copy_(now)
+
+    def predicted() -> torch.Tensor:
+        logits = local.model(input_ids=torch.tensor([ids])).logits
+        return log_softmax(logits[0, :-1].detach(), dim=-1)
+
+    def moved() -> tuple[float, torch.Tensor]:
+        weight.grad = None
+        total = losses(local, (), untrained).backward([text], num_labels=text.num_counted)
+        assert weight.grad is not None
+        return total, weight.grad
+
+    old = predicted()
+    weight.requires_grad_(True)
+    try:
+        total, gradient = moved()
+        assert total == pytest.approx(0, abs=1e-6) and gradient.abs().max() < 1e-6
+        with torch.no_grad():
+            weight += torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        far, gradient = moved()
+        by_hand = (old.exp() * (old - predicted())).sum(dim=-1).mean()
+        assert far == pytest.approx(float(by_hand), rel=1e-3) and far > 1e-4
+        with torch.no_grad():
+            weight -= 0.1 * far * gradient / gradient.square().sum()
+        assert moved()[0] < far
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
 
 
 @pytest.mark.parametrize("recompute", [True, False])

@@ -18,6 +18,7 @@ from agentkv.dialog.reply import names_element
 from agentkv.models.adapter import base_file, names_elements, quiet_peft, wrapped_in
 from agentkv.models.local import LocalModel
 from agentkv.recordings import Recording
+from agentkv_kernels.processor import multiplies
 from agentkv_tasks.train.clock import RunningClock
 from agentkv_tasks.train.curve import write_curve
 from agentkv_tasks.train.folder import LOG, TrainingFolder, log_line
@@ -46,6 +47,8 @@ FEW = 20
 """Recordings below which a note recommends variants (our choice)."""
 _MOST_TEXTS = 8
 """Rows of held-out text that are measured (our choice)."""
+_TEXT_LENGTH = 1024
+"""Maximum tokens of a row of text: a page or two, within which words are looked up (our choice)."""
 
 
 class Diverged(RuntimeError):
@@ -107,7 +110,13 @@ class Training:
         most = min(settings.row_tokens, local.max_positions or settings.row_tokens)
         learned, held = split_held_out(recordings, settings.held_out)
         self.notes: list[str] = []
-        """What a user should know of the recordings."""
+        """What a user should know of the recordings and of the machine."""
+        if self.device.type == "cpu" and not multiplies(local.model.dtype):
+            dtype = str(local.model.dtype).removeprefix("torch.")
+            self.notes.append(
+                f"this processor has no products of {dtype}, and emulating them takes several "
+                "times as long as float32; give --dtype float32 and another --to"
+            )
         if settings.variants:
             seed, count = settings.shuffle_seed, settings.variants
             made = [other for each in learned for other in variants(each, count, seed=seed)]
@@ -123,7 +132,9 @@ class Training:
         texts: list[Row] = []
         self._held_texts: list[Row] = []
         if settings.replay is not None:
-            texts, measured = text_rows(settings.replay, local.template, length=min(512, most))
+            texts, measured = text_rows(
+                settings.replay, local.template, length=min(_TEXT_LENGTH, most)
+            )
             self._held_texts = measured[:_MOST_TEXTS]
         self._order = Order(
             episodes, texts, settings.rows, settings.replay_share, settings.shuffle_seed
@@ -149,7 +160,11 @@ class Training:
             shared_opening(episodes) if not settings.recompute and can_share(local.model) else ()
         )
         self._losses_of = Losses(
-            local.model, opening, most=local.max_positions, is_bfloat16=self._is_bfloat16
+            local.model,
+            opening,
+            most=local.max_positions,
+            is_bfloat16=self._is_bfloat16,
+            untrained=self.model.disable_adapter,
         )
         self._optimizer = torch.optim.AdamW(
             self._learning(),

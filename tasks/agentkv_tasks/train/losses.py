@@ -2,13 +2,14 @@
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -47,20 +48,32 @@ class Losses:
     are added up over the rows, and go back through the opening in the end (our choice). Losses and
     gradients are those of whole rows, but for dropout, which then has one mask for the opening.
 
+    A row of general text teaches nothing: its loss is how far the predictions of the network have
+    moved from those before the training, KL(before || now) (as Li and Hoiem, Learning without
+    Forgetting, 2016, hold old outputs; their loss is another).
+
     Args:
         network: a model of transformers.
         opening: ids, none of which has a label; () if nothing is shared.
         most: positions of the network; None: any number.
         is_bfloat16: whether float32 weights compute in bfloat16.
+        untrained: makes a context in which the network is what it was before the training.
     """
 
     def __init__(
-        self, network: Any, opening: Sequence[int], *, most: int | None, is_bfloat16: bool
+        self,
+        network: Any,
+        opening: Sequence[int],
+        *,
+        most: int | None,
+        is_bfloat16: bool,
+        untrained: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self._network = network
         self._opening = list(opening)
         self._most = most
         self._is_bfloat16 = is_bfloat16
+        self._untrained = untrained
         parameters = inspect.signature(type(network).forward).parameters
         self._has_logits_to_keep = "logits_to_keep" in parameters
 
@@ -70,8 +83,11 @@ class Losses:
         Args:
             num_labels: by which the summed loss is divided.
         """
-        opened, others = self._parted(rows)
+        texts = [row for row in rows if not isinstance(row, EpisodeRow)]
+        opened, others = self._parted([row for row in rows if isinstance(row, EpisodeRow)])
         total = 0.0
+        for some in in_batches(texts, self._network.device):
+            total += _backward(self._moved(some) / num_labels)
         for some in in_batches(others, self._network.device):
             total += _backward(self._loss(some).total / num_labels)
         if opened:
@@ -91,7 +107,7 @@ class Losses:
 
     @torch.no_grad()
     def measured(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Loss]]:
-        """Yield each row and its loss, in no particular order."""
+        """Yield each row and its loss, in no particular order; of text that of a language model."""
         opened, others = self._parted(rows)
         for row in others:
             yield row, self._loss([row])
@@ -129,27 +145,45 @@ class Losses:
         """Return the loss of some rows, after the opening's keys and values if they are given."""
         num_read = 0 if begun is None else len(self._opening)
         ids, labels = batch(rows, self._network.device, first=num_read, most=self._most)
-        columns = (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
+        columns = _predicting(labels)
         given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if begun is not None:
             wide = [each.expand(len(rows), -1, -1, -1) for each in begun]
             layers = zip(wide[::2], wide[1::2], strict=True)
             cache = DynamicCache(layers, config=self._network.config)
             given |= {CACHE: cache, "use_cache": True}
-        with self._autocast():
-            if self._has_logits_to_keep:
-                logits = self._network(**given, logits_to_keep=columns).logits
-            else:
-                logits = self._network(**given).logits[:, columns]
+        logits = self._logits(given, columns)
         wanted = labels[:, columns + 1]
         total = cross_entropy(
             logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
         )
         return Loss(total, logits.argmax(dim=-1) == wanted, columns + 1 + num_read)
 
+    def _moved(self, rows: Sequence[Row]) -> Tensor:
+        """Return how far the predictions of rows of text have moved: nats, summed over labels."""
+        ids, labels = batch(rows, self._network.device, most=self._most)
+        columns = _predicting(labels)
+        given = {"input_ids": ids, "use_cache": False}
+        with torch.no_grad(), self._untrained():
+            before = self._logits(given, columns).float().log_softmax(dim=-1)
+        now = self._logits(given, columns).float().log_softmax(dim=-1)
+        moved = kl_div(now, before, log_target=True, reduction="none").sum(dim=-1)
+        return moved[labels[:, columns + 1] != IGNORED].sum()
+
+    def _logits(self, given: dict[str, Any], columns: Tensor) -> Tensor:
+        with self._autocast():
+            if self._has_logits_to_keep:
+                return self._network(**given, logits_to_keep=columns).logits
+            return self._network(**given).logits[:, columns]
+
     def _autocast(self) -> torch.autocast:
         device = self._network.device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self._is_bfloat16)
+
+
+def _predicting(labels: Tensor) -> Tensor:
+    """Return the columns before a label in any row."""
+    return (labels[:, 1:] != IGNORED).any(dim=0).nonzero()[:, 0]
 
 
 def _backward(loss: Tensor) -> float:
