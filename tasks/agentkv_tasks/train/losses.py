@@ -49,15 +49,15 @@ class Losses:
     gradients are those of whole rows, but for dropout, which then has one mask for the opening.
 
     A row of general text teaches nothing: its loss is how far the predictions of the network have
-    moved from those before the training, KL(before || now) (as Li and Hoiem, Learning without
-    Forgetting, 2016, hold old outputs; their loss is another).
+    moved from those of the untrained one, KL(untrained || trained) (our choice; Li and Hoiem,
+    Learning without Forgetting, 2016, hold old outputs with another loss).
 
     Args:
         network: a model of transformers.
         opening: ids, none of which has a label; () if nothing is shared.
         most: positions of the network; None: any number.
         is_bfloat16: whether float32 weights compute in bfloat16.
-        untrained: makes a context in which the network is what it was before the training.
+        untrained: makes a context in which the network is what it is without its adapter.
     """
 
     def __init__(

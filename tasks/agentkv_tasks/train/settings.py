@@ -54,8 +54,8 @@ class TrainSettings(ActingSettings):
     check_every: int = Field(default=20, ge=1, le=LARGEST)
     """Steps between two measurements, each followed by a checkpoint."""
     replay: Path | None = None
-    """Text file on which predictions are held to those before the training, against forgetting.
-    Its last tenth is only measured."""
+    """Text file on which predictions are held to those of the model without the adapter, against
+    forgetting. Its last tenth is only measured."""
     replay_share: float = Field(default=0.25, gt=0, lt=1)
     """Share of the rows that are text of `replay`."""
     shuffle_seed: int = Field(default=0, ge=0, le=LARGEST)
