@@ -171,10 +171,13 @@ class Losses:
         return moved[labels[:, columns + 1] != IGNORED].sum()
 
     def _logits(self, given: dict[str, Any], columns: Tensor) -> Tensor:
+        """Return the logits (rows, columns, words) after some columns."""
         with self._autocast():
             if self._has_logits_to_keep:
-                return self._network(**given, logits_to_keep=columns).logits
-            return self._network(**given).logits[:, columns]
+                found: Tensor = self._network(**given, logits_to_keep=columns).logits
+            else:
+                found = self._network(**given).logits[:, columns]
+        return found
 
     def _autocast(self) -> torch.autocast:
         device = self._network.device.type
