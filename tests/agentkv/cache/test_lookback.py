@@ -618,7 +618,8 @@ def test_only_sequences_with_an_alarm_look_and_those_beside_them_are_unchanged(m
     free = cache_of(model, "window", Unsure(0.0))
     free.feed(model, ids)
     sure = free.feed(model, more).softmax(-1).amax(-1)
-    threshold = float(sure.sort().values[1])  # of three sequences one is less sure
+    # of three sequences one is less sure, by more than a batch of another size rounds
+    threshold = float(sure.sort().values[:2].mean())
     one = int(sure.argmin())
     cache = cache_of(model, "window", Unsure(0.0))
     cache.feed(model, ids)
