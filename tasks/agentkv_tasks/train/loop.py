@@ -110,7 +110,7 @@ class Training:
         most = min(settings.row_tokens, local.max_positions or settings.row_tokens)
         learned, held = split_held_out(recordings, settings.held_out)
         self.notes: list[str] = []
-        """What a user should know of the recordings and of the machine."""
+        """Lines that warn a user about the recordings or the machine."""
         if self.device.type == "cpu" and not multiplies(local.model.dtype):
             dtype = str(local.model.dtype).removeprefix("torch.")
             self.notes.append(

@@ -107,7 +107,7 @@ class Losses:
 
     @torch.no_grad()
     def measured(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Loss]]:
-        """Yield each row and its loss, in no particular order; of text that of a language model."""
+        """Yield each row and its cross entropy, also of text, in no particular order."""
         opened, others = self._parted(rows)
         for row in others:
             yield row, self._loss([row])
