@@ -91,7 +91,7 @@ FLOORS = {
         "train",
         "check",
     ),
-    "train_smollm2": ("export recordings", "__main__"),
+    "train_smollm2": ("export recordings settings", "__main__ recipe"),
 }
 
 

@@ -11,44 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentkv.files import json_line
 from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
-from train_nano.record import RECORDINGS
 from train_smollm2.export import export
-from train_smollm2.recordings import (
-    MINIWOB,
-    MOST_STEPS,
-    TAKEN,
-    TAKEN_MINIWOB,
-    TAKEN_SHORT,
-    pack,
-    recordings,
-)
-
-_CHECKED = 90
-"""Rows between two measurements."""
-
-
-def write_recordings(path: Path, *, is_whole: bool, is_short: bool, is_miniwob: bool) -> None:
-    """Write the recordings unless the file is there.
-
-    Args:
-        is_whole: take all recordings.
-        is_short: pages of our own sites lose most of what no reply needs.
-        is_miniwob: take those of MiniWoB++ alone, and all that are short.
-    """
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    taken = TAKEN_MINIWOB if is_miniwob else TAKEN_SHORT if is_short else TAKEN
-    taken = dict.fromkeys(taken, 1.0) if is_whole else taken
-    with partial.open("wb") as file:
-        for each in recordings(RECORDINGS, seed=0, taken=taken, is_short=is_short):
-            if len(each.steps) <= MOST_STEPS or not is_miniwob:
-                file.write(json_line(each.to_json()))
-    partial.replace(path)
+from train_smollm2.recordings import MINIWOB, pack, write_recordings
+from train_smollm2.settings import train_settings
 
 
 def recordings_path(options: argparse.Namespace) -> Path:
@@ -58,19 +25,14 @@ def recordings_path(options: argparse.Namespace) -> Path:
 
 
 def settings(options: argparse.Namespace) -> TrainSettings:
-    """Return the settings of the training, which were chosen on two cores: see the README."""
-    return TrainSettings(
-        model="smollm2",
-        recordings=(recordings_path(options),),
-        to=options.work / "adapter",
+    """Return the settings of the training."""
+    return train_settings(
+        recordings_path(options),
+        options.work / "adapter",
+        rows=options.rows,
         start=options.start,
         minutes=options.minutes,
-        rows=options.rows,
-        row_tokens=3072,
         dtype=options.dtype,
-        recompute=False,
-        held_out=24,
-        check_every=max(1, _CHECKED // options.rows),
         device=options.device,
         threads=options.threads,
         replay=options.replay,

@@ -20,5 +20,7 @@ def export(adapter: Path, to: Path) -> int:
     for name in (BASE, CONFIG):
         shutil.copyfile(adapter / name, to / name)
     weights = {name: each.to(torch.bfloat16) for name, each in load_file(adapter / WEIGHTS).items()}
-    save_file(weights, to / WEIGHTS, metadata={"format": "pt"})
+    partial = to / f"{WEIGHTS}.partial"
+    save_file(weights, partial, metadata={"format": "pt"})
+    partial.replace(to / WEIGHTS)
     return (to / WEIGHTS).stat().st_size

@@ -20,6 +20,7 @@ from train_nano.augment import keep_needed, renumber_elements, replace_seed, var
 from train_nano.data import draw_goal, is_grounded
 from train_nano.episode import RecordedEpisode, RecordedTurn, load, refuse_unseen_goals
 from train_nano.paraphrase import paraphrase
+from train_nano.record import RECORDINGS
 
 MINIWOB = Path(__file__).parent / "miniwob.jsonl"
 """Recordings of pages of MiniWoB++ that may be learned; `pack` writes them, compressed."""
@@ -76,6 +77,27 @@ def recordings(
                 yield _recording(varied, key)
     if share := taken.get("miniwob"):
         yield from _page_recordings(seed, share)
+
+
+def write_recordings(path: Path, *, is_whole: bool, is_short: bool, is_miniwob: bool) -> None:
+    """Write the recordings of a training unless the file is there.
+
+    Args:
+        is_whole: take all recordings.
+        is_short: pages of our own sites lose most of what no reply needs.
+        is_miniwob: take those of MiniWoB++ alone, and all that are short.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    taken = TAKEN_MINIWOB if is_miniwob else TAKEN_SHORT if is_short else TAKEN
+    taken = dict.fromkeys(taken, 1.0) if is_whole else taken
+    with partial.open("wb") as file:
+        for each in recordings(RECORDINGS, seed=0, taken=taken, is_short=is_short):
+            if len(each.steps) <= MOST_STEPS or not is_miniwob:
+                file.write(json_line(each.to_json()))
+    partial.replace(path)
 
 
 def pack(paths: Iterable[Path], to: Path = MINIWOB) -> int:

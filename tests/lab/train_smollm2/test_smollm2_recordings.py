@@ -16,8 +16,14 @@ from agentkv_tasks.miniwob.pages import SCORED
 from agentkv_tasks.suites import SUITES
 from train_nano.record import RECORDINGS
 from train_nano.wording import is_polite_request
-from train_smollm2.__main__ import write_recordings
-from train_smollm2.recordings import MINIWOB, MOST_STEPS, held_out_pages, pack, recordings
+from train_smollm2.recordings import (
+    MINIWOB,
+    MOST_STEPS,
+    held_out_pages,
+    pack,
+    recordings,
+    write_recordings,
+)
 
 NAME = "vwa75-1000000.jsonl.xz"
 ALL = {"vwa75": 1.0, "miniwob": 1.0}
