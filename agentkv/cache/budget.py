@@ -133,11 +133,35 @@ class Allowance:
         leading, others = self.pinned(num_seen, pins)
         key = (self._entries(num_seen, leading, others), leading, others)
         if self._fitted is None or self._fitted[0] != key:
-            fitted = self.policy.fitted(key[0], leading=leading, pinned=others)
-            if isinstance(self._budget, Bytes) and pins.ranges:
-                _require_bytes(fitted, self._budget.count, self._geometry, self.batch)
+            try:
+                fitted = self.policy.fitted(key[0], leading=leading, pinned=others)
+                if isinstance(self._budget, Bytes) and pins.ranges:
+                    _require_bytes(fitted, self._budget.count, self._geometry, self.batch)
+            except PolicyError as error:
+                raise self._with_remedy(error, leading, others) from None
             self._fitted = key, fitted
         return self._fitted[1]
+
+    def _with_remedy(self, error: PolicyError, leading: int, others: int) -> PolicyError:
+        """Add the smallest budget that holds the pinned tokens, if there are any and one does."""
+        if not leading + others:
+            return error
+        try:
+            least = _least_rows(self.policy, leading, others)
+        except PolicyError:
+            return error
+        enough = f"{least} entries"
+        if isinstance(self._budget, Bytes):
+            fitted = (
+                self.policy.fitted(least),
+                self.policy.fitted(least, leading=leading, pinned=others),
+            )
+            enough = _written(
+                max(resting_bytes(each, self._geometry, self.batch) for each in fitted)
+            )
+        return PolicyError(
+            f"{self.policy.name}: {error}; give a budget of at least {enough}, or pin fewer tokens"
+        )
 
     def pinned(self, num_seen: int, pins: Pins) -> tuple[int, int]:
         """Return how many tokens are pinned at the start of a sequence, where they serve as sinks,
@@ -245,6 +269,12 @@ def _require_bytes(fitted: Policy, num_bytes: int, geometry: Geometry, batch: in
     needed = resting_bytes(fitted, geometry, batch)
     if needed > num_bytes:
         raise PolicyError(
-            f"with its pinned tokens the cache needs {needed} bytes, its budget has {num_bytes}; "
-            "pin fewer tokens or raise the budget"
+            f"with its pinned tokens the cache needs {needed} bytes, its budget has {num_bytes}"
         )
+
+
+def _written(num_bytes: int) -> str:
+    """Return bytes as a budget is written, rounded up."""
+    if num_bytes < UNITS["MIB"]:
+        return f"{math.ceil(num_bytes / UNITS['KIB'])}KiB"
+    return f"{math.ceil(10 * num_bytes / UNITS['MIB']) / 10:g}MiB"

@@ -1,6 +1,7 @@
 """Labels, pins and dropped spans: what is pinned stays, and what is dropped goes."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -376,6 +377,31 @@ def test_pins_beyond_the_bytes_of_more_sequences_are_refused(model_of, tokens):
         cache.batch_repeat_interleave(3)
     assert cache.batch_size == 1
     cache.check()
+
+
+@pytest.mark.parametrize("name", ["window", "h2o", "lookback-int8", "conf-kv-l"])
+@pytest.mark.parametrize("budget", [150, "240KiB"])
+def test_a_budget_that_pins_exceed_is_refused_with_the_smallest_one_that_holds_them(
+    model_of, tokens, name, budget
+):
+    model = model_of("llama")
+    refused = agentkv.Cache.for_model(model, policy=name, budget=budget)
+    with pytest.raises(PolicyError, match=f"^{name}: ") as found:
+        refused.label("goal", 900, pinned=True)
+    named = re.search(r"at least ([0-9.]+)( entries|KiB|MiB),", str(found.value))
+    assert named is not None
+    number, unit = float(named[1]), named[2]
+    enough = int(number) if unit == " entries" else f"{number:g}{unit}"
+    held = agentkv.Cache.for_model(model, policy=name, budget=enough)
+    held.label("goal", 900, pinned=True)
+    held.feed(model, tokens(1, 940))
+    held.check()
+    less = 0.9 * number
+    low = agentkv.Cache.for_model(
+        model, policy=name, budget=int(less) if unit == " entries" else f"{less:g}{unit}"
+    )
+    with pytest.raises(PolicyError):
+        low.label("goal", 900, pinned=True)
 
 
 # ---- pins as a value
