@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import openai
@@ -282,8 +283,13 @@ def test_forks_run_together_where_memory_has_room_for_what_each_adds(
                     extra_body=body,
                 )
 
+        all_wait = Event()
         with ThreadPoolExecutor(len(asked)) as pool:
+            engine.call(all_wait.wait)  # no reply ends before the last one is asked for
             coming = [pool.submit(answer, each) for each in asked]
+            while engine.num_waiting < len(asked) and not any(each.done() for each in coming):
+                time.sleep(0.01)
+            all_wait.set()
             while not all(each.done() for each in coming):
                 # between two tokens, so that no reply passes unseen
                 most = max(most, engine.call(lambda: engine.num_running).result())
