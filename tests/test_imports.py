@@ -74,10 +74,10 @@ FLOORS = {
         "cli",
     ),
     "agentkv_lab": (
-        "outputs texts",
+        "outputs svg texts",
         "at_once concentration confidence edited forked gpu injection ocr perturbation picture "
         "ranking reach removal rounding states trigger",
-        "mechanisms questions",
+        "lengths mechanisms questions",
         "__main__",
     ),
     "train_nano": (

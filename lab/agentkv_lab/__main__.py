@@ -259,8 +259,18 @@ def trigger(
 def picture(
     out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("docs/success.svg"),
 ) -> None:
-    """Draw the README's picture: tasks solved over the bytes of the cache, from committed rows."""
+    """Draw tasks solved over the bytes of the cache, from committed rows."""
     from agentkv_lab.picture import picture as drawn
+
+    out.write_text(drawn(), encoding="utf-8")
+
+
+@lab.command()
+def lengths(
+    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("docs/lengths.svg"),
+) -> None:
+    """Draw the README's picture: tasks solved over the tokens seen, from committed rows."""
+    from agentkv_lab.lengths import picture as drawn
 
     out.write_text(drawn(), encoding="utf-8")
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentkv_lab.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, document, text
 from agentkv_tasks.report.pool import read_runs
 from agentkv_tasks.report.summary import Summary, summarize
 
 RESULTS = Path(__file__).parents[1] / "results" / "pressure_cpu-2-cores_2026-11-25"
 RUNS = tuple(RESULTS / f"world-{world}" for world in (11, 12, 13))
 
-_WIDTH, _HEIGHT = 760, 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 40, 52
 _RADIUS = 6
 _ABOVE = (0, -14, "middle")
 
@@ -43,10 +42,10 @@ class Axes:
     """Where the name of a policy stands beside its mark: offsets in pixels, and the anchor."""
 
     def x(self, num_bytes: float) -> float:
-        return _LEFT + num_bytes / 2**20 / self.most_mib * (_WIDTH - _LEFT - _RIGHT)
+        return LEFT + num_bytes / 2**20 / self.most_mib * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / self.most_value * (_HEIGHT - _TOP - _BOTTOM)
+        return HEIGHT - BOTTOM - value / self.most_value * (HEIGHT - TOP - BOTTOM)
 
 
 SUCCESS = Axes(
@@ -86,37 +85,26 @@ def chart(marks: Sequence[Mark], axes: Axes) -> str:
             )
         parts.append(f'<circle cx="{both:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="{color}"/>')
         dx, dy, anchor = axes.labels.get(each.name, _ABOVE)
-        parts.append(_text(both + dx, y + dy, each.name, anchor, fill=color))
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="14">\n'
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>\n{body}\n</svg>\n'
-    )
+        parts.append(text(both + dx, y + dy, each.name, anchor, fill=color))
+    return document(parts)
 
 
 def _axes(axes: Axes) -> list[str]:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = [_text(_LEFT, 22, axes.what, "start", fill="#374151")]
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = [text(LEFT, 22, axes.what, "start", fill="#374151")]
     for value in _steps(axes.most_value, axes.value_step):
         y = axes.y(value)
-        parts.append(
-            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#e5e7eb"/>'
-        )
-        parts.append(_text(_LEFT - 10, y + 5, f"{value:g}", "end"))
+        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(text(LEFT - 10, y + 5, f"{value:g}", "end"))
     for mib in _steps(axes.most_mib, axes.mib_step):
-        parts.append(_text(axes.x(mib * 2**20), bottom + 20, f"{mib:g}", "middle"))
+        parts.append(text(axes.x(mib * 2**20), bottom + 20, f"{mib:g}", "middle"))
     title = f"MiB of the cache, {axes.bytes_of}: ● all, ○ hot (what each token attends to)"
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 10, title, "middle", fill="#374151"))
+    parts.append(text((LEFT + right) / 2, HEIGHT - 10, title, "middle", fill="#374151"))
     return parts
 
 
 def _steps(most: float, step: float) -> list[float]:
     return [step * number for number in range(int(most / step) + 1)]
-
-
-def _text(x: float, y: float, text: str, anchor: str, *, fill: str = "#6b7280") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{text}</text>'
 
 
 def mark_of(summary: Summary) -> Mark:
@@ -133,6 +121,6 @@ def mark_of(summary: Summary) -> Mark:
 
 
 def picture() -> str:
-    """Return the README's picture: tasks solved over the bytes of the cache."""
+    """Return the picture of docs/benchmarks.md: tasks solved over the bytes of the cache."""
     rows = [row for run in read_runs(RUNS).values() for row in run]
     return chart([mark_of(each) for each in summarize(rows)], SUCCESS)
