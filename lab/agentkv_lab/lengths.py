@@ -1,11 +1,11 @@
 """The README's picture: tasks solved over the tokens that `full` saw, from committed rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from agentkv_lab.picture import RUNS
 from agentkv_lab.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, document, text
 from agentkv_tasks.report.pool import read_runs
+from agentkv_tasks.report.statistics import Rate, rate
 from agentkv_tasks.results import Row
 
 BANDS = (
@@ -31,49 +31,30 @@ _ROW = 20
 """Pixels between two lines of the legend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """Tasks of similar length under one policy."""
-
-    num_solved: int
-    num_tasks: int
-
-    @property
-    def share(self) -> float:
-        return self.num_solved / self.num_tasks
-
-
-def bands(rows: Sequence[Row]) -> dict[str, list[Band]]:
+def bands(rows: Sequence[Row]) -> dict[str, list[Rate]]:
     """Return the bands of each policy, of the tasks that the full cache has played too.
 
     Raises:
         ValueError: a policy has no task in a band.
     """
-    lengths = {_task(row): row.kv_seen_tokens for row in rows if row.policy == _BASE}
+    lengths = {row.unit: row.kv_seen_tokens for row in rows if row.policy == _BASE}
     found: dict[str, list[list[bool]]] = {}
     for row in rows:
-        if (seen := lengths.get(_task(row))) is not None:
+        if (seen := lengths.get(row.unit)) is not None:
             in_bands = found.setdefault(row.policy, [[] for _ in BANDS])
             in_bands[sum(least <= seen for least, _ in BANDS) - 1].append(row.success)
     for policy, in_bands in found.items():
         if not all(in_bands):
             raise ValueError(f"{policy} has no task in one of the bands; expected some in each")
-    return {
-        policy: [Band(sum(solved), len(solved)) for solved in in_bands]
-        for policy, in_bands in found.items()
-    }
+    return {policy: [rate(solved) for solved in in_bands] for policy, in_bands in found.items()}
 
 
-def _task(row: Row) -> tuple[int, int, int]:
-    return row.world_seed, row.task_id, row.seed
-
-
-def chart(found: dict[str, list[Band]]) -> str:
+def chart(found: dict[str, list[Rate]]) -> str:
     """Return an SVG with a line for each policy."""
-    parts = _axes([band.num_tasks for band in found[_BASE]])
+    parts = _axes([band.num_episodes for band in found[_BASE]])
     for number, (policy, name, color, dashes) in enumerate(_DRAWN):
         style = f'stroke="{color}" stroke-width="2.5" stroke-dasharray="{dashes}"'
-        points = [(_x(place), _y(band.share)) for place, band in enumerate(found[policy])]
+        points = [(_x(place), _y(band.value)) for place, band in enumerate(found[policy])]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{line}" fill="none" {style}/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{color}"/>' for x, y in points]

@@ -1,4 +1,4 @@
-"""What charts in SVG have in common: their size, their frame and their texts."""
+"""SVG for charts: size, margins, frame and texts."""
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ from agentkv_tasks.train import command
 from agentkv_tasks.train.settings import TrainSettings
 from train_smollm2.export import export
 from train_smollm2.recordings import MINIWOB, pack, write_recordings
-from train_smollm2.settings import train_settings
+from train_smollm2.settings import add_machine_options, train_settings
 
 
 def recordings_path(options: argparse.Namespace) -> Path:
@@ -54,14 +54,7 @@ def main() -> None:
         help="take recordings of MiniWoB++ from there",
     )
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--dtype",
-        choices=("bfloat16", "float32"),
-        default="bfloat16",
-        help="of the weights; float32 is faster on a processor that does not multiply bfloat16",
-    )
-    parser.add_argument("--threads", type=int)
+    add_machine_options(parser)
     parser.add_argument("--replay", type=Path, help="text against forgetting")
     parser.add_argument("--shuffle-seed", type=int, default=0, help="order of the rows")
     parser.add_argument("--start", type=Path, help="adapter that the training begins with")

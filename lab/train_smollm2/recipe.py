@@ -15,7 +15,7 @@ from agentkv.models.adapter import WEIGHTS
 from agentkv_tasks.train import command
 from train_smollm2.export import export
 from train_smollm2.recordings import write_recordings
-from train_smollm2.settings import train_settings
+from train_smollm2.settings import add_machine_options, train_settings
 
 _ROWS = 4
 """Rows of a step."""
@@ -28,9 +28,9 @@ class Part:
     name: str
     steps: int
     shuffle_seed: int = 0
-    """Of the order of the rows."""
+    """Seed of the order in which rows are read."""
     reads_text: bool = False
-    """Whether a quarter of the rows is text on which predictions stay as they were."""
+    """Whether a quarter of the rows is text, on which the adapter must not change predictions."""
 
 
 PARTS = (
@@ -95,14 +95,7 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, default=Path("work/smollm2-web"))
     parser.add_argument("--text", type=Path, required=True, help="text against forgetting")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--dtype",
-        choices=("bfloat16", "float32"),
-        default="bfloat16",
-        help="of the weights; float32 is faster on a processor that does not multiply bfloat16",
-    )
-    parser.add_argument("--threads", type=int)
+    add_machine_options(parser)
     options = parser.parse_args()
     if not options.text.is_file():
         parser.error(f"--text: there is no file {options.text}")

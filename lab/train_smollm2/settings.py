@@ -1,5 +1,6 @@
 """Settings of smollm2's trainings, which were chosen on two cores: see the README."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,15 @@ def train_settings(
         check_every=max(1, _CHECKED // rows),
         **more,
     )
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that depend on the machine: device, dtype and threads."""
+    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="of the weights; float32 is faster on a processor that does not multiply bfloat16",
+    )
+    parser.add_argument("--threads", type=int)

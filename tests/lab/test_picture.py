@@ -33,16 +33,18 @@ def test_every_policy_has_its_name_in_the_picture() -> None:
 def test_a_task_counts_under_every_policy_in_the_band_of_the_full_cache(rows: list[Row]) -> None:
     found = lengths.bands(rows)
     full = {(row.world_seed, row.task_id): row for row in rows if row.policy == "full"}
-    assert sum(band.num_tasks for band in found["full"]) == len(full) == 225
+    assert sum(band.num_episodes for band in found["full"]) == len(full) == 225
     for policy, by_length in found.items():
-        assert [band.num_tasks for band in by_length] == [band.num_tasks for band in found["full"]]
+        assert [band.num_episodes for band in by_length] == [
+            band.num_episodes for band in found["full"]
+        ]
         long = [
             row.success
             for row in rows
             if row.policy == policy
             and (full[row.world_seed, row.task_id].kv_seen_tokens or 0) >= lengths.BANDS[-1][0]
         ]
-        assert (by_length[-1].num_solved, by_length[-1].num_tasks) == (sum(long), len(long))
+        assert (by_length[-1].num_successes, by_length[-1].num_episodes) == (sum(long), len(long))
 
 
 def test_a_policy_without_a_task_in_a_band_is_refused(rows: list[Row]) -> None:
@@ -56,6 +58,6 @@ def test_a_higher_point_is_a_larger_share(rows: list[Row]) -> None:
     full, int4, *_ = re.findall(r'points="([^"]+)"', lengths.chart(found))
     for policy, points in (("full", full), ("int4", int4)):
         heights = [float(point.split(",")[1]) for point in points.split()]
-        shares = [band.share for band in found[policy]]
+        shares = [band.value for band in found[policy]]
         order = sorted(range(len(shares)), key=lambda place: shares[place])
         assert [heights[place] for place in order] == sorted(heights, reverse=True)
